@@ -1,4 +1,4 @@
-"""What is wrong with the user's program, and where: spans, diagnostics, rendering with carets.
+"""Errors in the user's program: spans, diagnostics, rendering with carets.
 
 A span holds offsets into its source; line, column and carets are worked out when it is printed.
 """

@@ -22,7 +22,7 @@ from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 LOADED = "load"
-"""What an observer sees first: the module as it was written."""
+"""The stage that an observer sees first: the module as it was written."""
 
 
 def compile_text(

@@ -14,7 +14,7 @@ BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 """Buckets of collectives hold at most this; a larger collective stays alone."""
 
 BUCKET_SMALL_BYTES = 256 * 1024
-"""To have one collective less, others may be put off by what so many bytes take."""
+"""Joining two buckets may delay collectives by the time that this many bytes take."""
 
 SCHEDULE_LIMIT_PERCENT = 100
 """The peak memory of a computation after scheduling, at most, as a share of the peak before. The
@@ -26,8 +26,8 @@ SCHEDULE_FREE_BYTES = 128 * 1024 * 1024
 """A peak up to this is always allowed: half a percent of the HBM of a trn2 rank."""
 
 SCHEDULE_WINDOW = 160
-"""Where memory is short, a node is hoisted past fewer others than this, about half a layer of a
-large model: values made farther ahead take the memory that nearer nodes need."""
+"""Where memory is short, a node is hoisted past at most this many others, about half a layer of a
+large model: values made earlier would take the memory that nearer nodes need."""
 
 LEVELS = (0, 1, 2)
 

@@ -107,7 +107,7 @@ _PREFIX = re.compile(r"^(?:[A-Z_]+: )?(?:<unknown>:0: |loc\(unknown\): )?(?:erro
 
 
 def complaints(name: str, data: bytes, answer: str, advice: str) -> list[Diagnostic]:
-    """What jaxlib said, with the place in the file where it names one."""
+    """jaxlib's errors as diagnostics, with the place in the file if it gives one."""
     try:
         source = Source(name, data.decode())
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Refuses annotations that ask for a partitioning which never took place.
+"""Refuses programs that are annotated with shardings but were never partitioned.
 
 After partitioning, XLA keeps `sharding` on parameters and results only, whose shapes are then those
 of one partition, and no attribute of Shardy. Later passes copy a parameter's `sharding` to copies
@@ -67,8 +67,8 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
             unexpected.append(annotation)
     any_shardy = any(_is_shardy(annotation) for annotation in annotations)
     if not unexpected:
-        # Left are annotations of parameters and results: they speak of a program before
-        # partitioning if nothing else shows that it has passed.
+        # Only parameters and results are annotated: the program was not partitioned if it has no
+        # op for several ranks, and the partitioner has not renamed its entry.
         if not annotations or not text.startswith("HloModule") or _RANK_OPS.search(text):
             return
         if not any_shardy and _SPMD_ENTRY.search(text):

@@ -69,7 +69,7 @@ class _DepthFirst:
         self._path: dict[int, int] = {}  # the stack in order: position to its next use
 
     def visit(self, start: int) -> None:
-        """Put `start` into the order, behind everything it uses."""
+        """Append `start` to the order, after everything it uses."""
         if start in self._done:
             return
         self._path[start] = 0

@@ -6,7 +6,7 @@ as NCCL matches the messages between two ranks: in order, whatever their channel
 channel_id are matched among themselves where that leaves no side unmatched.
 
 A software pipeline starts a side before a loop and matches it inside: each iteration completes what
-the one before has started, and the last one is completed behind the loop. Such a loop is rewritten
+the one before has started, and the last one is completed after the loop. Such a loop is rewritten
 to what `collective-permute` can say:
 
 - a send before its recv: the data waits in the loop-carried state, in an element ("register") that
@@ -438,7 +438,7 @@ class _ComputationMatching:
                 else:
                     if ancestors is None:
                         ancestors = _ancestors(self._old, position)
-                    # a send that the loop does not depend on may as well come after it
+                    # in flight when the loop begins only if the loop depends on it
                     if side.after not in ancestors or not isinstance(state, TupleType):
                         continue
                     entering.append((envelope, None))

@@ -1,4 +1,4 @@
-"""What the parser makes of each rule of the grammar: nodes of the syntax tree.
+"""Semantic actions of the grammar: from a rule and its children to a node of the syntax tree.
 
 Methods are named after rules and take the rule's children, as lark calls them. They hold no state:
 one instance serves every text.

@@ -203,6 +203,10 @@ def expand_statements(text: str, lexed: Iterable[Lexeme | Statement]) -> Iterato
 
 
 def _tokens(text: str, at: int, end: int, *, by_line: bool) -> Iterator[Any]:
+    """The tokens that start in [at, end); with `by_line` plain lines are Statements.
+
+    `before` is the type of the last token: `constant` is an op after a type, else a name.
+    """
     before, starts_line = "", by_line
     brackets = _Brackets(text)
     match_at = _MASTER.match

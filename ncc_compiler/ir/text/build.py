@@ -326,7 +326,7 @@ class ComputationBuilder:
             )
 
     def check_signature(self, computation: Computation) -> None:
-        """What stands behind the name must be what the instructions say."""
+        """Complains if the types behind the computation's name are not those of its nodes."""
         signature = self._written.signature
         nodes = computation.nodes
         if signature is None or not self._is_whole or not nodes:

@@ -125,7 +125,7 @@ _OPERAND_ALIAS = r"\{[\d,\s]*\}\s*:\s*\(\s*\d+\s*,\s*\{[\d,\s]*\}\s*\)"
 
 @attrs.frozen
 class AttributeForm:
-    """What the value of an attribute looks like: a test of its text, and an example."""
+    """The form of an attribute's value: a test of its text, and an example."""
 
     fits: Callable[[str], object]
     example: str
@@ -451,7 +451,7 @@ class TextReader:
         return self._values[key]
 
     def payload(self, written: tree.Instruction, row: OpDef, kind: Type) -> Attribute | None:
-        """What the parentheses of `parameter` and `constant` hold, or None after a complaint."""
+        """The value in the parentheses of `parameter` and `constant`; None after a complaint."""
         definition, payload = row.payload, written.payload
         assert definition
         if payload is None:

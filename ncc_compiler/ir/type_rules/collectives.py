@@ -98,8 +98,8 @@ def check_groups(ctx: InferenceContext) -> Inference:
         fact = f"{noun} {rank} is out of range: there are {count}"
         place, hint = _place_in_groups(ctx, rank, 0), range_hint(ctx, noun, rank)
         yield ctx.complain_of(IDS_EXIST, fact, place, hint)
-    is_sound = all(repeats == 1 and rank < count for rank, repeats in times.items())
-    missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
+    is_valid = all(repeats == 1 and rank < count for rank, repeats in times.items())
+    missing = [rank for rank in range(count) if rank not in times] if groups and is_valid else []
     if missing and EVERYBODY in OPS[ctx.node.op].rules:
         verb = "is" if len(missing) == 1 else "are"
         fact = f"{noun} {_abbreviated(missing)} {verb} in no replica group"
@@ -122,13 +122,13 @@ def _place_in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place
 
 
 def _occurrence(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
-    """The place of occurrence k (from 0) of a number in an attribute that lists numbers."""
+    """The place of the k-th occurrence (from 0) of a number in an attribute's list of numbers."""
     positions = [position for position, number in enumerate(numbers) if number == member]
     return Number(key, positions[occurrence])
 
 
 def range_hint(ctx: InferenceContext, noun: str, rank: int) -> str:
-    """Says noun the ids count, if the id may have been meant as a rank."""
+    """Says what the ids count, if the id may have been meant as a rank."""
     if noun == "rank" or rank >= ctx.module.ranks:
         return ""
     if noun == "partition":

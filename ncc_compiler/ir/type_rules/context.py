@@ -13,6 +13,7 @@ from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_runtime.neff.shared.dtypes import DType
 
 Inference: TypeAlias = Generator[Complaint, None, Type | None]
 """Yields complaints and returns the type of the result, or None."""
@@ -75,10 +76,14 @@ def result_type(computation: Computation) -> Type:
 
 
 def check_region(
-    ctx: InferenceContext, number: int, takes: Sequence[Type], returns: Type
+    ctx: InferenceContext,
+    number: int,
+    takes: Sequence[Type],
+    returns: Type,
+    key: str = "to_apply",
 ) -> Inference:
-    """Rule `number`: the computation of `to_apply` takes and returns these types."""
-    callee = ctx.callee()
+    """Rule `number`: the computation that attribute `key` names takes and returns these types."""
+    callee = ctx.callee(key)
     if callee is None:
         return None
     parameters, result = parameter_types(callee), result_type(callee)
@@ -87,7 +92,7 @@ def check_region(
             f"%{callee.name} takes ({listed(parameters)}) and returns {result}; "
             f"({listed(takes)}) and {returns} are needed"
         )
-        yield ctx.complain(number, fact, "to_apply")
+        yield ctx.complain(number, fact, key)
     return returns
 
 
@@ -104,6 +109,16 @@ def without_dimension(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]
 def one_or_tuple(kinds: Sequence[Type]) -> Type:
     """The result of an op that gives one value for each operand."""
     return kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
+
+
+def is_real(dtype: DType) -> bool:
+    """Whether elements are integers or floats."""
+    return dtype.is_integer or dtype.is_float
+
+
+def is_inexact(dtype: DType) -> bool:
+    """Whether elements are floats or complex numbers."""
+    return dtype.is_float or dtype.is_complex
 
 
 def are_distinct_dimensions(dimensions: Sequence[int], rank: int) -> bool:

@@ -15,16 +15,16 @@ from ncc_compiler.ir.op_tables.contractions import (
     START_FOR_EACH,
     WINDOW_SIZES,
 )
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
     TypeRule,
     are_distinct_dimensions,
-    listed,
+    check_region,
+    is_real,
     one_or_tuple,
-    parameter_types,
-    result_type,
 )
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.dtypes import DType
@@ -34,21 +34,17 @@ _SIDES = ("lhs", "rhs")
 _LISTS = ("batch_dims", "contracting_dims")
 
 
-def _is_real(dtype: DType) -> bool:
-    return dtype.is_integer or dtype.is_float
-
-
 def check_product(ctx: InferenceContext) -> Inference:
     """Checks that sums of products can have the declared element type; returns a scalar of it."""
     left, right = (kind.dtype for kind in ctx.arrays[:2])
     kind = ctx.node.type
     wider = max(left, right, key=lambda operand: (operand.is_float, operand.bits))
     dtype = kind.dtype if isinstance(kind, ArrayType) else wider
-    if _is_real(left):
+    if is_real(left):
         fits = dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
     else:
         fits = dtype is left or (dtype.is_complex and left.is_complex)
-    if left is not right and not (_is_real(left) and _is_real(right)):
+    if left is not right and not (is_real(left) and is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
         yield ctx.complain_of(FACTORS, fact, 1)
     elif not fits:
@@ -185,17 +181,9 @@ def check_fold(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inferenc
         if start != ArrayType(kind.dtype):
             fact = f"the initial value of {kind} is {start}, not {ArrayType(kind.dtype)}"
             yield ctx.complain_of(SCALAR_STARTS, fact, len(arrays) + position)
+    number = OPS[ctx.node.op].rules.index(FOLDING_REGION) + 1
     scalars = [ArrayType(kind.dtype) for kind in arrays]
-    expected, callee = scalars * 2, ctx.callee()
-    if callee is None:
-        return None
-    parameters = parameter_types(callee)
-    if parameters != expected or result_type(callee) != one_or_tuple(scalars):
-        fact = (
-            f"%{callee.name} takes ({listed(parameters)}) and returns {result_type(callee)}; "
-            f"({listed(expected)}) and {one_or_tuple(scalars)} are needed"
-        )
-        yield ctx.complain_of(FOLDING_REGION, fact, "to_apply")
+    yield from check_region(ctx, number, scalars * 2, one_or_tuple(scalars))
     return None
 
 
@@ -343,26 +331,9 @@ def _select_and_scatter(ctx: InferenceContext) -> Inference:
         position = 1 if source.dtype is not operand.dtype else 2
         fact = f"{ctx.arrays[position]} for an operand of {operand}"
         yield ctx.complain(5, fact, position)
-    yield from _check_binary_region(ctx, "select", 6, ArrayType(DType.PRED))
-    yield from _check_binary_region(ctx, "scatter", 7, scalar)
+    yield from check_region(ctx, 6, [scalar, scalar], ArrayType(DType.PRED), "select")
+    yield from check_region(ctx, 7, [scalar, scalar], scalar, "scatter")
     return operand
-
-
-def _check_binary_region(
-    ctx: InferenceContext, key: str, number: int, result: ArrayType
-) -> Inference:
-    """A region takes two scalars of the operand's element type and returns `result`."""
-    callee, scalar = ctx.callee(key), ArrayType(ctx.arrays[0].dtype)
-    if callee is None:
-        return None
-    parameters = parameter_types(callee)
-    if parameters != [scalar, scalar] or result_type(callee) != result:
-        fact = (
-            f"%{callee.name} takes ({listed(parameters)}) and returns {result_type(callee)}; "
-            f"({scalar}, {scalar}) and {result} are needed"
-        )
-        yield ctx.complain(number, fact, key)
-    return None
 
 
 WINDOW_RULES: Mapping[str, TypeRule] = {

@@ -15,6 +15,8 @@ from ncc_compiler.ir.type_rules.context import (
     InferenceContext,
     TypeRule,
     are_distinct_dimensions,
+    is_inexact,
+    is_real,
     parameter_types,
     result_type,
 )
@@ -129,10 +131,6 @@ def _is_arithmetic(dtype: DType) -> bool:
     return dtype is not DType.PRED
 
 
-def _is_real(dtype: DType) -> bool:
-    return dtype is not DType.PRED and not dtype.is_complex
-
-
 def _is_bitwise(dtype: DType) -> bool:
     return dtype is DType.PRED or dtype.is_integer
 
@@ -143,10 +141,6 @@ def _is_integer(dtype: DType) -> bool:
 
 def _has_sign(dtype: DType) -> bool:
     return dtype.is_signed or dtype.is_float or dtype.is_complex
-
-
-def _is_inexact(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_complex
 
 
 def _is_float(dtype: DType) -> bool:
@@ -202,7 +196,7 @@ def _convert(ctx: InferenceContext) -> Inference:
 
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
 _COMPARISONS: Mapping[str, DTypeTest] = {
-    "FLOAT": _is_inexact,
+    "FLOAT": is_inexact,
     "TOTALORDER": _is_float,
     "SIGNED": lambda dtype: dtype.is_signed,
     "UNSIGNED": lambda dtype: dtype is DType.PRED or (dtype.is_integer and not dtype.is_signed),
@@ -274,11 +268,11 @@ ELEMENTWISE_RULES: Mapping[str, TypeRule] = {
     ),
     **_same_type(_is_float, "cbrt ceil erf floor round-nearest-afz round-nearest-even"),
     **_same_type(
-        _is_inexact,
+        is_inexact,
         "acos acosh asin asinh atan atan2 atanh cosh cosine exponential exponential-minus-one log "
         "log-plus-one logistic rsqrt sine sinh sqrt tan tanh",
     ),
-    **_same_type(_is_real, "remainder"),
+    **_same_type(is_real, "remainder"),
     **_same_type(_has_sign, "sign"),
     "abs": _with_dtype(_is_arithmetic, _part),
     "clamp": _clamp,
@@ -287,10 +281,10 @@ ELEMENTWISE_RULES: Mapping[str, TypeRule] = {
         lambda dtype: dtype in _COMPLEX_TYPES, lambda dtype: _COMPLEX_TYPES[dtype]
     ),
     "convert": _convert,
-    "imag": _with_dtype(_is_inexact, _part),
+    "imag": _with_dtype(is_inexact, _part),
     "iota": _iota,
     "is-finite": _with_dtype(_is_float, lambda _: DType.PRED),
-    "real": _with_dtype(_is_inexact, _part),
+    "real": _with_dtype(is_inexact, _part),
     "select": _select,
     **BIT_RULES,
 }

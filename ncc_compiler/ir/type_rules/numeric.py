@@ -6,7 +6,12 @@ The sentences of their rules stand in `op_tables/numeric.py`.
 from collections.abc import Mapping
 
 from ncc_compiler.ir.rules import NodePart
-from ncc_compiler.ir.type_rules.context import Inference, InferenceContext, TypeRule
+from ncc_compiler.ir.type_rules.context import (
+    Inference,
+    InferenceContext,
+    TypeRule,
+    is_inexact,
+)
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
 
@@ -45,13 +50,9 @@ def _fft(ctx: InferenceContext) -> Inference:
     return ArrayType(_REAL[operand.dtype] if kind == "IRFFT" else operand.dtype, kept + lengths)
 
 
-def _is_inexact(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_complex
-
-
 def _cholesky(ctx: InferenceContext) -> Inference:
     operand = ctx.arrays[0]
-    if not _is_inexact(operand.dtype):
+    if not is_inexact(operand.dtype):
         yield ctx.complain(1, f"cholesky is not defined for {operand.dtype.value}", 0)
     if not _is_square(operand):
         yield ctx.complain(2, f"{operand} does not end in a square", 0)
@@ -64,9 +65,9 @@ def _is_square(kind: ArrayType) -> bool:
 
 def _triangular_solve(ctx: InferenceContext) -> Inference:
     matrix, other = ctx.arrays
-    if matrix.dtype is not other.dtype or not _is_inexact(matrix.dtype):
+    if matrix.dtype is not other.dtype or not is_inexact(matrix.dtype):
         fact = f"triangular-solve is not defined for {matrix.dtype.value} and {other.dtype.value}"
-        yield ctx.complain(1, fact, int(_is_inexact(matrix.dtype)))
+        yield ctx.complain(1, fact, int(is_inexact(matrix.dtype)))
     if ctx.attribute("transpose_a") not in _TRANSPOSES:
         fact = f"unknown transpose_a {ctx.attribute('transpose_a')}"
         yield ctx.complain(5, fact, "transpose_a", f"one of {', '.join(_TRANSPOSES)}")
