@@ -133,7 +133,7 @@ def _cells(text: str) -> int:
     return columns
 
 
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """Diagnostics of one text that are printed; nobody reads more, and rendering takes time."""
 
 
@@ -150,11 +150,11 @@ class CompileError(Exception):
     @property
     def shown(self) -> tuple[Diagnostic, ...]:
         """Those that are printed."""
-        return self.diagnostics[:MOST_SHOWN]
+        return self.diagnostics[:MAX_SHOWN]
 
     def more(self) -> str:
         """How many are left out, if any."""
-        left_out = len(self.diagnostics) - MOST_SHOWN
+        left_out = len(self.diagnostics) - MAX_SHOWN
         return f"{left_out} more errors are not shown" if left_out > 0 else ""
 
 

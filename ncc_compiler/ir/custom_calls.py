@@ -270,24 +270,24 @@ REFUSED_KINDS = (
 
 
 @attrs.frozen
-class Refused:
+class TargetRefusal:
     """Why a target is refused, and what to do."""
 
     fact: str
     advice: str
 
 
-def refusal_of(target: str, collectives: Iterable[str]) -> Refused | None:
+def refusal_of(target: str, collectives: Iterable[str]) -> TargetRefusal | None:
     """Why a target has no meaning here; None for one that has."""
     if target in IDENTITIES or target in (TOPK, APPROX_TOPK) or target in TARGETS:
         return None
     for kind in REFUSED_KINDS:
         if re.fullmatch(kind.targets, target):
-            return Refused(f"{target} {kind.what}", kind.advice)
+            return TargetRefusal(f"{target} {kind.what}", kind.advice)
     known = sorted({*IDENTITIES, TOPK, APPROX_TOPK, *collectives})
     near = difflib.get_close_matches(target, [*known, *TARGETS], n=1, cutoff=0.8)
     advice = f"did you mean {near[0]}?" if near else f"known are {', '.join((*known, *SPELLED))}"
-    return Refused(f"unknown custom call target {target}", advice)
+    return TargetRefusal(f"unknown custom call target {target}", advice)
 
 
 def target_of(node: Node) -> str:

@@ -76,7 +76,7 @@ _DYNAMIC = (
 )
 _HOST = "it talks to the host while the program runs; make it {} of the program"
 
-REFUSED: Mapping[str, str] = {
+REFUSED_OPS: Mapping[str, str] = {
     "dynamic-reshape": _DYNAMIC,
     "infeed": _HOST.format("a parameter"),
     "outfeed": _HOST.format("a result"),

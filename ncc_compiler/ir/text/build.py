@@ -28,7 +28,7 @@ from ncc_compiler.ir.graph import (
     names_in,
 )
 from ncc_compiler.ir.op_tables.op_row import AttrKind, OpDef
-from ncc_compiler.ir.ops import OPS, REFUSED
+from ncc_compiler.ir.ops import OPS, REFUSED_OPS
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
 from ncc_compiler.ir.text.backend_config import as_collective
@@ -239,8 +239,8 @@ class ComputationBuilder:
         row = OPS.get(written.op.text)
         if row is None:
             name, place = written.op.text, (written.op.start, written.op.end)
-            fact = f"{name} is not supported" if name in REFUSED else f"unknown op {name}"
-            hint = REFUSED.get(name) or self._reading.suggestion(name, OPS)
+            fact = f"{name} is not supported" if name in REFUSED_OPS else f"unknown op {name}"
+            hint = REFUSED_OPS.get(name) or self._reading.suggestion(name, OPS)
             self._reading.complain("op-C1", fact, place, hint)
         return row
 

@@ -311,13 +311,15 @@ def _parameters(
         )
 
 
-_PUNCTUATION = re.compile(r"[(){},]")
+_TUPLE_MARK = re.compile(r"[(){},]")
 
 
 def expand_tuple_constants(file: tree.File) -> tree.File:
     """The file with tuple constants expanded, except literals that do not match their tuple."""
     if not any(
-        _is_tuple(instruction) for body in file.computations for instruction in body.instructions
+        _is_tuple_constant(instruction)
+        for body in file.computations
+        for instruction in body.instructions
     ):
         return file
     return attrs.evolve(
@@ -329,7 +331,7 @@ def expand_tuple_constants(file: tree.File) -> tree.File:
     )
 
 
-def _is_tuple(instruction: tree.Instruction) -> bool:
+def _is_tuple_constant(instruction: tree.Instruction) -> bool:
     is_constant = instruction.op.text == "constant" and instruction.payload is not None
     return is_constant and isinstance(instruction.type, tree.TupleText)
 
@@ -343,7 +345,7 @@ def _with_expanded_tuples(body: tree.ComputationText) -> Iterator[tree.Instructi
         return next(name for k in number if (name := f"{stem}.{k}") not in taken)
 
     def expand(constant: tree.Instruction) -> Iterator[tree.Instruction]:
-        if not _is_tuple(constant):
+        if not _is_tuple_constant(constant):
             yield constant
             return
         assert isinstance(constant.type, tree.TupleText)
@@ -352,7 +354,7 @@ def _with_expanded_tuples(body: tree.ComputationText) -> Iterator[tree.Instructi
             yield constant  # refused when it is read
             return
         kinds = constant.type.elements
-        parts = _parts(constant.payload, len(kinds))
+        parts = _tuple_parts(constant.payload, len(kinds))
         if parts is None:
             yield constant  # refused when it is read
             return
@@ -370,30 +372,30 @@ def _with_expanded_tuples(body: tree.ComputationText) -> Iterator[tree.Instructi
         yield from expand(instruction)
 
 
-def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
+def _tuple_parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
     """The texts between the commas of `(a, b, …)`; None if there are not `count` of them."""
     blanked = COMMENT.sub(lambda comment: " " * len(comment[0]), payload.text)  # places stay
     text = blanked.strip()
     if text == ELIDED:
         return [payload] * count
     start = payload.start + blanked.index(text)
-    depth, cuts = 0, [0]
-    for mark in _PUNCTUATION.finditer(text):
+    depth, separators = 0, [0]
+    for mark in _TUPLE_MARK.finditer(text):
         if mark[0] in "({":
             depth += 1
         elif mark[0] in ")}":
             depth -= 1
         elif mark[0] == "," and depth == 1:
-            cuts.append(mark.start())
+            separators.append(mark.start())
         if depth == 0 and mark[0] in ")}" and mark.end() != len(text):
             return None
     if not (text.startswith("(") and text.endswith(")")) or depth:
         return None
-    cuts.append(len(text) - 1)
-    if len(cuts) == 2 and not text[1:-1].strip():
+    separators.append(len(text) - 1)
+    if len(separators) == 2 and not text[1:-1].strip():
         return [] if count == 0 else None
     parts = []
-    for before, after in itertools.pairwise(cuts):
+    for before, after in itertools.pairwise(separators):
         inside = text[before + 1 : after]
         at = start + before + 1 + len(inside) - len(inside.lstrip())
         parts.append(tree.Word(inside.strip(), at, at + len(inside.strip())))
@@ -422,7 +424,7 @@ NOT_INFERRED = frozenset(
         "stochastic-convert",
     }
 )
-"""Ops whose result type says more than their operands and attributes do."""
+"""Ops whose result type does not follow from their operands and attributes."""
 
 
 def missing_type(op: str) -> Complaint:

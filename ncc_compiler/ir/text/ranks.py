@@ -48,6 +48,7 @@ def with_ranks(
 
 
 def _count(row: tree.Attribute, reading: TextReader) -> int:
+    """The count that an attribute of the header gives, 1 after a complaint."""
     if row.value.isascii() and row.value.isdigit() and 1 <= int(row.value[:9]) <= MAX_RANKS:
         return int(row.value[:9])
     fact = f"{row.key} is {row.value[:40]}, not a number from 1 to {MAX_RANKS}"

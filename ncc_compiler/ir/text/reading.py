@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
+from ncc_compiler.diagnostics import MAX_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
 from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef
@@ -107,9 +107,9 @@ def _numbers(text: str) -> Sequence[int]:
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _SUB_KEY = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
 _BLANKS = re.compile(r"\s*")
-_PIECE = re.compile(rf"{_STRING}|[{{}}]")
+_BRACE_OR_STRING = re.compile(rf"{_STRING}|[{{}}]")
 _SCALAR = re.compile(rf"{_STRING}|[^\s,{{}}\"]+")
-_NUMBERED = frozenset(
+_METADATA_NUMBERS = frozenset(
     {
         "source_column",
         "source_end_column",
@@ -118,7 +118,9 @@ _NUMBERED = frozenset(
         "stack_frame_id",
     }
 )
-_TEXTS = frozenset({"deduplicated_name", "op_name", "op_type", "scheduling_name", "source_file"})
+_METADATA_STRINGS = frozenset(
+    {"deduplicated_name", "op_name", "op_type", "scheduling_name", "source_file"}
+)
 _NONNEGATIVE = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _OPERAND_ALIAS = r"\{[\d,\s]*\}\s*:\s*\(\s*\d+\s*,\s*\{[\d,\s]*\}\s*\)"
 
@@ -149,7 +151,7 @@ def behind_blanks(text: str, at: int) -> int:
 def braced_end(text: str, at: int) -> int:
     """The offset behind the brace that closes the one at `at`; -1 if none does."""
     depth = 0
-    for piece in _PIECE.finditer(text, at):
+    for piece in _BRACE_OR_STRING.finditer(text, at):
         depth += {"{": 1, "}": -1}.get(piece[0], 0)
         if depth == 0:
             return piece.end()
@@ -160,7 +162,7 @@ def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -
     """Whether it is `{key=value …}` with such values; between them commas, or also blanks."""
     if not text.startswith("{"):
         return False
-    at, end = behind_blanks(text, 1), len(text) - 1
+    at, end = behind_blanks(text, 1), len(text) - 1  # inside of the braces
     while at < end:
         key = _SUB_KEY.match(text, at)
         if key is None:
@@ -184,9 +186,9 @@ def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -
 
 
 def _is_metadata_value(key: str, value: str) -> bool:
-    if key in _NUMBERED:
+    if key in _METADATA_NUMBERS:
         return re.fullmatch(r"-?\d+", value) is not None
-    return key not in _TEXTS or value.startswith('"')
+    return key not in _METADATA_STRINGS or value.startswith('"')
 
 
 def _is_accuracy(text: str) -> bool:
@@ -314,7 +316,7 @@ MAX_RANK = 32
 """Dimensions of an array. numpy has at most 64, and some reshapes double the number."""
 
 
-MOST_COMPARED = 200_000
+MAX_COMPARED = 200_000
 """Comparisons with known words for suggestions in one text; complaints after that have none."""
 
 
@@ -420,7 +422,7 @@ class TextReader:
     def suggestion(self, word: str, known: Collection[str]) -> str:
         """`did you mean …?`, for complaints that are printed and while few words were compared."""
         self._compared += len(known)
-        if len(self.diagnostics) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+        if len(self.diagnostics) >= MAX_SHOWN or self._compared > MAX_COMPARED:
             return ""
         return suggestion(word, known)
 
