@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
+from ncc_compiler.ir.graph import (
+    Attribute,
+    Callee,
+    Callees,
+    Lists,
+    Padding,
+    Quoted,
+    Raw,
+    SourceTargetPairs,
+)
 from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
@@ -100,11 +109,11 @@ def _groups(text: str) -> Attribute:
     return groups
 
 
-def _pairs(text: str) -> Pairs:
+def _pairs(text: str) -> SourceTargetPairs:
     pairs = _PAIR.findall(text)
     if not _PAIRS.fullmatch(text) or len(pairs) != text.count("{") - 1:
         raise _wrong_form(AttrKind.PAIRS, text)
-    return Pairs(tuple((int(source), int(target)) for source, target in pairs))
+    return SourceTargetPairs(tuple((int(source), int(target)) for source, target in pairs))
 
 
 def _lists(text: str) -> Lists:
@@ -191,7 +200,7 @@ def spell_attribute(value: Attribute) -> str:
                 f"{low}_{high}_{interior}" if interior else f"{low}_{high}"
                 for low, high, interior in dimensions
             )
-        case Pairs(pairs):
+        case SourceTargetPairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
         case Lists(lists):
             return "{" + ",".join(map(_list, lists)) + "}"

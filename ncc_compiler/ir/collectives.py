@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.ir.attributes import read_attribute
-from ncc_compiler.ir.graph import Computation, Lists, Module, Node, Pairs, Raw
+from ncc_compiler.ir.graph import Computation, Lists, Module, Node, Raw, SourceTargetPairs
 from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
 from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.ops import OPS
@@ -76,14 +76,14 @@ def written_pairs(node: Node) -> tuple[tuple[int, int], ...]:
     return pairs.pairs
 
 
-def pairs_attribute(node: Node) -> Pairs | None:
+def pairs_attribute(node: Node) -> SourceTargetPairs | None:
     """The source-target pairs of a node that has any; ValueError if they cannot be read."""
     value = node.attributes.get("source_target_pairs")
     if node.op in TRANSFERS:
         frontend = node.attributes.get("frontend_attributes")
         match = _TRANSFER_PAIRS.search(frontend.text) if isinstance(frontend, Raw) else None
         value = read_attribute(AttrKind.PAIRS, match[1]) if match else None
-    return value if isinstance(value, Pairs) else None
+    return value if isinstance(value, SourceTargetPairs) else None
 
 
 def written_stream(node: Node) -> int | None:

@@ -56,7 +56,7 @@ class Callees:
 
 
 @attrs.frozen
-class Pairs:
+class SourceTargetPairs:
     """`source_target_pairs={{0,1},{1,2}}`."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -100,7 +100,7 @@ Attribute: TypeAlias = (
     | Elided
     | Callee
     | Callees
-    | Pairs
+    | SourceTargetPairs
     | Lists
     | Padding
     | Quoted

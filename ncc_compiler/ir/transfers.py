@@ -170,9 +170,9 @@ class _Matching:
         self._reported: set[tuple[str, str, str]] = set()
         self.envelopes = _side_envelopes(module, by_channel=by_channel)
         self.recvs: dict[Envelope, Node] = {}  # an example of each
-        self._by_channel: dict[tuple[str, Attribute | None], list[tuple[str, Node]]] = defaultdict(
-            list
-        )
+        # sends and recvs by op and channel, each with its computation
+        self._by_channel: dict[tuple[str, Attribute | None], list[tuple[str, Node]]]
+        self._by_channel = defaultdict(list)
         for (name, position), envelope in self.envelopes.items():
             node = module.computations[name].nodes[position]
             if node.op == "recv":

@@ -200,7 +200,7 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
             if not _is_sugar(op):
                 instructions.append(instruction)
                 continue
-            _check_begun(instruction, known, reading)
+            _check_started_op(instruction, known, reading)
             plain = _renamed(instruction, "async" + op.removeprefix(_wrapped(op)))
             if op.endswith(_START):
                 name = names.like(f"wrapped_{_wrapped(op)}")
@@ -228,16 +228,20 @@ def _wrapped(op: str) -> str:
     return op.rpartition("-")[0]
 
 
-def _check_begun(
+def _check_started_op(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> None:
     """Complains of an update or a done whose operand is the start of another op."""
     op = instruction.op.text
     for operand in instruction.operands:
-        began = known[operand.text].op.text if operand.text in known else op
-        is_async = began.endswith(_ASYNC_SUFFIXES[:2])
-        if not op.endswith(_START) and is_async and _wrapped(began) not in ("async", _wrapped(op)):
-            fact = f"{op} goes on with what {began} has begun"
+        start_op = known[operand.text].op.text if operand.text in known else op
+        is_async = start_op.endswith(_ASYNC_SUFFIXES[:2])
+        if (
+            not op.endswith(_START)
+            and is_async
+            and _wrapped(start_op) not in ("async", _wrapped(op))
+        ):
+            fact = f"{op} goes on with what {start_op} has begun"
             reading.complain("op-C6", fact, (operand.start, operand.end))
 
 

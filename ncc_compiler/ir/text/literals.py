@@ -114,7 +114,7 @@ def _boolean(word: str) -> bool:
 def _integers(words: list[str], dtype: DType) -> np.ndarray:
     bits = int(dtype.value[1:])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
-    if bits == 64:
+    if bits == 64:  # read in either sign, as in XLA
         low, high = -(1 << 63), (1 << 64) - 1
     values = []
     for word in words:
@@ -124,7 +124,7 @@ def _integers(words: list[str], dtype: DType) -> np.ndarray:
         if not low <= value <= high:
             fact = f"{_quoted(word)} is out of range for {dtype.value}"
             raise LiteralError(2, fact, word, f"{dtype.value} holds {low} to {high}")
-        values.append(value % (1 << 64))
+        values.append(value % (1 << 64))  # two's complement, which astype cuts to size
     return np.array(values, dtype=np.uint64).astype(dtype.numpy)
 
 
