@@ -65,17 +65,17 @@ def commands() -> None:
     """Compile partitioned XLA programs (HLO text) for AWS Neuron."""
 
 
-_RANKS = click.option(
+_RANKS_OPTION = click.option(
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of ranks, for programs that do not say it.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="Results and errors as JSON.")
+_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Results and errors as JSON.")
 
 
 def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Collect the options of a compilation and pass them on as one `options`."""
+    """Add the options of a compilation to a command, which gets them as one `options`."""
 
     @click.option(
         "-O",
@@ -85,7 +85,7 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Optimisation: -O0 only what is needed, -O1 as usual, -O2 thorough.",
     )
-    @_RANKS
+    @_RANKS_OPTION
     @click.option(
         "--pass-option",
         "settings",
@@ -102,7 +102,7 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
         options = CompileOptions(
             level=int(level),
             ranks=ranks,
-            pass_options=_pairs(settings),
+            pass_options=_parse_settings(settings),
             verify_each_pass=bool(os.environ.get("NCC_DEBUG")),
         )
         command(options=options, **rest)
@@ -110,7 +110,7 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
     return collecting
 
 
-def _pairs(settings: Sequence[str]) -> dict[str, str]:
+def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -136,7 +136,7 @@ def _pairs(settings: Sequence[str]) -> dict[str, str]:
     metavar="WHAT",
     help="Print graph (as read), graph-after=PASS, or program (as compiled).",
 )
-@_JSON
+@_JSON_OPTION
 def compile_command(
     model: str,
     output: str | None,
@@ -145,32 +145,32 @@ def compile_command(
     options: "CompileOptions",
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import compile_text, label, naming_ranks
+    from ncc_compiler.driver import advising_ranks, compile_text, label
     from ncc_runtime.errors import shortened
 
-    target = _target(model, output, shown)
-    stage = _stage(options, shown)
-    seen: dict[str, Module] = {}
+    target = _output_path(model, output, shown)
+    stage = _observed_stage(options, shown)
+    graphs: dict[str, Module] = {}
 
     def observe(name: str, module: "Module") -> None:
         if name == stage:
-            seen[name] = module
+            graphs[name] = module
 
-    text, name = _read(model)
-    with naming_ranks(text):
+    text, name = _read_model(model)
+    with advising_ranks(text):
         neff = compile_text(text.text, options, label(name), observe)
     if target is not None:
         neff.save(target)
     _warn_of_ranks(text, name, neff.program.ranks, options.ranks)
     if elided := neff.program.elided():
-        click.echo(shortened(_warning(name, elided)), err=True)
+        click.echo(shortened(_elided_warning(name, elided)), err=True)
     if shown is not None:
-        click.echo(_listing(neff, seen.get(stage)), nl=False)
+        click.echo(_listing(neff, graphs.get(stage)), nl=False)
     elif target is not None:
         click.echo(_summary(neff, name, target, as_json=as_json))
 
 
-def _read(model: str) -> "tuple[ModelText, str]":
+def _read_model(model: str) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText
@@ -183,12 +183,12 @@ def _read(model: str) -> "tuple[ModelText, str]":
 
 
 def _warn_of_ranks(text: "ModelText", model: str, inferred: int, requested: int | None) -> None:
-    """Say how many ranks were guessed, where nobody said it."""
+    """Warn that the number of ranks is a guess."""
     if text.ranks_are_inferred and requested is None:
         click.echo(f"warning: {model}: ranks inferred: {inferred}; say --ranks", err=True)
 
 
-def _target(model: str, output: str | None, shown: str | None) -> Path | None:
+def _output_path(model: str, output: str | None, shown: str | None) -> Path | None:
     """The file to write, if any; never the model itself."""
     if output is None and shown is not None:
         return None
@@ -199,7 +199,7 @@ def _target(model: str, output: str | None, shown: str | None) -> Path | None:
     if output is None and Path(model).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
     target = Path(output) if output is not None else Path(model).with_suffix(".neff")
-    if target.is_dir():  # said before the work is done
+    if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
@@ -207,32 +207,32 @@ def _target(model: str, output: str | None, shown: str | None) -> Path | None:
     return target
 
 
-_AFTER = "graph-after="
+_GRAPH_AFTER = "graph-after="
 
 
-def _stage(options: "CompileOptions", shown: str | None) -> str:
+def _observed_stage(options: "CompileOptions", shown: str | None) -> str:
     """The stage whose graph is to be printed; empty if none is. Also checks the pass options."""
     from ncc_compiler.driver import LOADED
     from ncc_compiler.pipelines import pipeline
 
     try:
-        names = list(dict.fromkeys(each.name for each in pipeline(options)))
+        names = list(dict.fromkeys(run.name for run in pipeline(options)))  # some run twice
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     if shown is None or shown == "program":
         return ""
     if shown == "graph":
         return LOADED
-    if shown.startswith(_AFTER) and shown.removeprefix(_AFTER) in names:
-        return shown.removeprefix(_AFTER)
-    known = ", ".join(f"{_AFTER}{name}" for name in names)
+    if shown.startswith(_GRAPH_AFTER) and shown.removeprefix(_GRAPH_AFTER) in names:
+        return shown.removeprefix(_GRAPH_AFTER)
+    known = ", ".join(f"{_GRAPH_AFTER}{name}" for name in names)
     raise click.UsageError(
         f"--print {shown} is none of graph, program, and at -O{options.level} {known}"
     )
 
 
 def _listing(neff: "Neff", module: "Module | None") -> str:
-    """The graph that was asked for, or the program."""
+    """The requested graph, or the program."""
     if module is not None:
         from ncc_compiler.ir.text.printer import print_module
 
@@ -242,8 +242,8 @@ def _listing(neff: "Neff", module: "Module | None") -> str:
     return print_program(neff.program)
 
 
-def _warning(model: str, elided: "Sequence[Origin]") -> str:
-    """What running the program will lack: the values that its text left out."""
+def _elided_warning(model: str, elided: "Sequence[Origin]") -> str:
+    """Says that the text leaves out values of constants, so that only --no-values runs work."""
     first = f"{elided[0].node} ({elided[0].place})" if elided[0].place else elided[0].node
     count = "1 constant has" if len(elided) == 1 else f"{len(elided)} constants have"
     return (
@@ -278,14 +278,14 @@ def _json(fields: dict[str, object]) -> str:
 
 @commands.command("check")
 @click.argument("model")
-@_RANKS
-@_JSON
+@_RANKS_OPTION
+@_JSON_OPTION
 def check_command(model: str, ranks: int | None, as_json: bool) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import label, load_text, naming_ranks
+    from ncc_compiler.driver import advising_ranks, label, load_text
 
-    text, name = _read(model)
-    with naming_ranks(text):
+    text, name = _read_model(model)
+    with advising_ranks(text):
         module = load_text(text.text, ranks, label(name))
     _warn_of_ranks(text, name, module.ranks, ranks)
     operations = sum(len(computation.nodes) for computation in module.computations.values())

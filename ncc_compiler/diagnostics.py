@@ -1,4 +1,4 @@
-"""What is wrong with the user's program, and where: spans, diagnostics, rendering with carets.
+"""Errors in the user's program: spans, diagnostics, rendering with carets.
 
 A span holds offsets into its source; line, column and carets are worked out when it is printed.
 """
@@ -13,7 +13,7 @@ import attrs
 if TYPE_CHECKING:
     import numpy as np
 
-_PIECE = 1 << 20  # characters of a text that are looked at in one go
+_PIECE = 1 << 20  # characters of a text that are searched at once
 
 
 @attrs.frozen(eq=False)
@@ -30,6 +30,7 @@ class Source:
 
         starts: list[np.ndarray] = [np.zeros(1, np.int32)]
         for at in range(0, len(self.text), _PIECE):
+            # UTF-32 has four bytes for each character, so positions in the array are offsets
             piece = self.text[at : at + _PIECE].encode("utf-32-le", "surrogatepass")
             ends = np.flatnonzero(np.frombuffer(piece, "<u4") == ord("\n"))
             starts.append((ends + (at + 1)).astype(np.int32))
@@ -92,7 +93,7 @@ class Diagnostic:
 
 
 def render_all(diagnostics: Iterable[Diagnostic]) -> list[str]:
-    """Each as text. What one rule advises is said once, however many places break it alike."""
+    """Each as text; the same advice of the same rule is printed the first time only."""
     texts, shown = [], set()
     for diagnostic in diagnostics:
         advice = (diagnostic.code, diagnostic.help)
@@ -103,7 +104,7 @@ def render_all(diagnostics: Iterable[Diagnostic]) -> list[str]:
     return texts
 
 
-_WIDTH = 120
+_EXCERPT_WIDTH = 120
 
 
 def _excerpt(span: Span) -> list[str]:
@@ -111,9 +112,9 @@ def _excerpt(span: Span) -> list[str]:
     number, column = span.source.position(span.start)
     text = span.source.line(number).replace("\t", " ")
     length = max(1, min(span.end - span.start, len(text) - column + 1))
-    first = max(0, column - 1 - _WIDTH // 3) if len(text) > _WIDTH else 0
-    shown = text[first : first + _WIDTH]
-    head, tail = ("…" if first else ""), ("…" if first + _WIDTH < len(text) else "")
+    first = max(0, column - 1 - _EXCERPT_WIDTH // 3) if len(text) > _EXCERPT_WIDTH else 0
+    shown = text[first : first + _EXCERPT_WIDTH]
+    head, tail = ("…" if first else ""), ("…" if first + _EXCERPT_WIDTH < len(text) else "")
     at = column - 1 - first
     carets = "^" * max(1, _cells(shown[at : at + length]))
     margin = f"{number:>5} | "
@@ -125,16 +126,14 @@ def _cells(text: str) -> int:
     """How many columns of a terminal a text takes."""
     if text.isascii():
         return len(text)
-    return sum(_cells_of(character) for character in text)
+    columns = 0
+    for character in text:
+        if unicodedata.category(character) not in ("Mn", "Me", "Cf"):  # combining: no width
+            columns += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return columns
 
 
-def _cells_of(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):  # marks lie on what they follow
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-MOST_SHOWN = 50
+MAX_SHOWN = 50
 """Diagnostics of one text that are printed; nobody reads more, and rendering takes time."""
 
 
@@ -151,11 +150,11 @@ class CompileError(Exception):
     @property
     def shown(self) -> tuple[Diagnostic, ...]:
         """Those that are printed."""
-        return self.diagnostics[:MOST_SHOWN]
+        return self.diagnostics[:MAX_SHOWN]
 
     def more(self) -> str:
         """How many are left out, if any."""
-        left_out = len(self.diagnostics) - MOST_SHOWN
+        left_out = len(self.diagnostics) - MAX_SHOWN
         return f"{left_out} more errors are not shown" if left_out > 0 else ""
 
 

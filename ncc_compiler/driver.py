@@ -22,7 +22,7 @@ from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 LOADED = "load"
-"""What an observer sees first: the module as it was written."""
+"""The stage that an observer sees first: the module as it was written."""
 
 
 def compile_text(
@@ -38,7 +38,7 @@ def compile_text(
     """
     options = options or CompileOptions()
     passes = pipeline(options)
-    with _without_collection():
+    with _without_gc():
         module = load_text(text, options.ranks, name)
         if observe is not None:
             observe(LOADED, module)
@@ -50,14 +50,14 @@ def compile_text(
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
     """The verified graph of a text. Raises CompileError with all that is wrong."""
     source = Source(name, text)
-    with _without_collection():
+    with _without_gc():
         check_partitioned(source, ranks)
         return load_module(source, ranks)
 
 
 @contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """The search for cyclic garbage put off: trees and graphs have no cycles, and are large."""
+def _without_gc() -> Iterator[None]:
+    """Python's cyclic collector switched off: trees and graphs are large and have no cycles."""
     if not gc.isenabled():
         yield
         return
@@ -71,14 +71,14 @@ def _without_collection() -> Iterator[None]:
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
     """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
     model = read_text(path)
-    with naming_ranks(model):
+    with advising_ranks(model):
         return compile_text(model.text, options, label(str(path)))
 
 
 def read_text(path: str | Path) -> ModelText:
-    """The HLO text of a model file. Raises OSError or CompileError where there is none to be had.
+    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`.
 
-    That of `.mlir` and `.pb` is what jaxlib makes of them.
+    Raises OSError if the file cannot be read, CompileError if it holds no model.
     """
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
@@ -86,34 +86,33 @@ def read_text(path: str | Path) -> ModelText:
     return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
 
 
-_OF_THE_NUMBER = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})
-_NAME_THEM = (
+_RULES_ON_RANKS = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})
+_SAY_RANKS = (
     "the file records no number of ranks: say --ranks N, or give HLO text with replica_count and "
     "num_partitions in its header"
 )
 
 
 @contextlib.contextmanager
-def naming_ranks(model: ModelText) -> Iterator[None]:
-    """Complaints that a wrong guess of the number of ranks would explain, saying so."""
+def advising_ranks(model: ModelText) -> Iterator[None]:
+    """Adds advice to complaints that a wrong guess of the number of ranks would explain."""
     try:
         yield
     except CompileError as error:
         if not model.ranks_are_inferred:
             raise
-        raise CompileError(map(_naming_ranks, error.diagnostics)) from error
-
-
-def _naming_ranks(diagnostic: Diagnostic) -> Diagnostic:
-    family, _, _ = diagnostic.code.rpartition("-C")
-    if family not in OPS or sentence(diagnostic.code) not in _OF_THE_NUMBER:
-        return diagnostic
-    advice = f"{diagnostic.help}; {_NAME_THEM}" if diagnostic.help else _NAME_THEM
-    return attrs.evolve(diagnostic, help=advice)
+        diagnostics = []
+        for diagnostic in error.diagnostics:
+            family, _, _ = diagnostic.code.rpartition("-C")
+            if family in OPS and sentence(diagnostic.code) in _RULES_ON_RANKS:
+                advice = "; ".join(filter(None, [diagnostic.help, _SAY_RANKS]))
+                diagnostic = attrs.evolve(diagnostic, help=advice)
+            diagnostics.append(diagnostic)
+        raise CompileError(diagnostics) from error
 
 
 def label(model: str) -> str:
-    """What messages about the text of a file call it: jaxlib's text has lines of its own."""
+    """The file's name in messages; lines of `.mlir` and `.pb` are those of the HLO made of it."""
     return f"{model} (as HLO)" if PurePath(model).suffix in KINDS else model
 
 

@@ -1,4 +1,4 @@
-"""Where `nccc` begins."""
+"""The entry point of `nccc`."""
 
 from ncc_runtime.entry import run
 

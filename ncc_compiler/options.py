@@ -1,33 +1,33 @@
-"""What a compilation can be told; every default is here."""
+"""The options of a compilation, with their defaults."""
 
 from collections.abc import Mapping
 
 import attrs
 
 FOLD_LIMIT_BYTES = 64 * 1024
-"""No constant larger than this is made at compile time; it would swell the file."""
+"""Constants larger than this are not folded; they would make the file large."""
 
 INLINE_LIMIT_NODES = 2_000_000
 """Calls that would expand to more nodes than this are refused."""
 
 BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
-"""No bucket of collectives is larger than this; a collective that is stays alone."""
+"""Buckets of collectives hold at most this; a larger collective stays alone."""
 
 BUCKET_SMALL_BYTES = 256 * 1024
-"""To have one collective less, others may be put off by what so many bytes take."""
+"""Joining two buckets may delay collectives by the time that this many bytes take."""
 
 SCHEDULE_LIMIT_PERCENT = 100
-"""A computation takes at most this much of the memory that it took before a pass put it into
-another order. Values count that live at the same time in that order; queues know less of each
-other where collectives run beside compute, so their memory is used again later, and the file takes
-up to a tenth more all the same."""
+"""The peak memory of a computation after scheduling, at most, as a share of the peak before. The
+peak counts values that are live at the same time in program order. The memory of the file can grow
+by up to a tenth all the same: where collectives run beside compute, queues are ordered less among
+each other, and buffers are reused later."""
 
 SCHEDULE_FREE_BYTES = 128 * 1024 * 1024
-"""So much is taken in any case: half a percent of the HBM that a rank of trn2 has."""
+"""A peak up to this is always allowed: half a percent of the HBM of a trn2 rank."""
 
 SCHEDULE_WINDOW = 160
-"""Where memory is short, no node goes ahead of so many others, about half a layer of a large model:
-what is made farther ahead takes the memory that nearer nodes would need."""
+"""Where memory is short, a node is hoisted past at most this many others, about half a layer of a
+large model: values made earlier would take the memory that nearer nodes need."""
 
 LEVELS = (0, 1, 2)
 

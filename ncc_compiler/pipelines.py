@@ -49,7 +49,7 @@ STANDARD: Sequence[Pass] = (
     RemoveDeadCode(),
 )
 
-# Also what lets collectives run beside compute.
+# In addition, what lets collectives run beside compute.
 THOROUGH: Sequence[Pass] = (
     *_LEGALIZE,
     Simplify(),
@@ -84,7 +84,7 @@ PUBLISHED_NAMES: Mapping[str, str] = {
     "NEURON_FSDP_NUM_LAYER_EARLY_AG_SHIFT": "schedule.early_all_gather_layers",
     "NEURON_FSDP_NUM_LAYER_LATE_RS_SHIFT": "schedule.late_reduce_scatter_layers",
 }
-"""What AWS calls options."""
+"""The names that AWS publishes for options of passes."""
 
 
 def pipeline(options: CompileOptions) -> Sequence[Pass]:
@@ -93,14 +93,19 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     Raises ValueError for an option that no pass has, or for a value that is not one.
     """
     passes = PIPELINES[options.level]
-    known = {name for level in PIPELINES.values() for each in level for name in _fields(each)}
+    known = {
+        name
+        for level in PIPELINES.values()
+        for compiler_pass in level
+        for name in _fields(compiler_pass)
+    }
     by_name = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
     for name in by_name:
         if name not in known:
             raise ValueError(
                 f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
             )
-    return [_with_options(each, by_name) for each in passes]
+    return [_with_options(compiler_pass, by_name) for compiler_pass in passes]
 
 
 def _fields(compiler_pass: Pass) -> Mapping[str, str]:
@@ -111,20 +116,17 @@ def _fields(compiler_pass: Pass) -> Mapping[str, str]:
     }
 
 
+_MAX_DIGITS = 18  # such numbers fit into 64 bits
+
+
 def _with_options(compiler_pass: Pass, options: Mapping[str, str]) -> Pass:
-    values = {
-        field: _number(name, options[name])
-        for name, field in _fields(compiler_pass).items()
-        if name in options
-    }
+    """The pass with its options set; all options of passes are counts."""
+    values = {}
+    for name, field in _fields(compiler_pass).items():
+        if name not in options:
+            continue
+        text = options[name]
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+            raise ValueError(f"pass option {name} is {text!r}, not a whole number of 0 or more")
+        values[field] = int(text)
     return attrs.evolve(compiler_pass, **values) if values else compiler_pass
-
-
-_MOST_DIGITS = 18  # such numbers fit into 64 bits
-
-
-def _number(name: str, text: str) -> int:
-    """Every option there is counts something."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise ValueError(f"pass option {name} is {text!r}, not a whole number of 0 or more")
-    return int(text)

@@ -25,11 +25,11 @@ class Refusal:
 
 
 def refusals_of(error: Exception) -> list[Refusal]:
-    """What the user is to be told; nothing if the error is not the user's to mend."""
+    """The messages of an error in the user's input; none if the fault is the compiler's."""
     if isinstance(error, CompileError):
-        found = [*map(_of_diagnostic, error.shown, render_all(error.shown))]
+        refusals = [*map(_of_diagnostic, error.shown, render_all(error.shown))]
         more = error.more()
-        return [*found, Refusal("more", more)] if more else found
+        return [*refusals, Refusal("more", more)] if more else refusals
     if isinstance(error, NccError):
         return [Refusal("file", str(error))]
     if isinstance(error, OSError):
@@ -67,12 +67,11 @@ def our_fault(error: Exception) -> Refusal:
 
 def as_text(refusals: Iterable[Refusal]) -> str:
     """One paragraph for each."""
-    return "\n".join(shortened(refusal.text or _line(refusal)) for refusal in refusals)
-
-
-def _line(refusal: Refusal) -> str:
-    advice = f" ({refusal.help})" if refusal.help else ""
-    return f"error: {refusal.message}{advice}"
+    texts = []
+    for refusal in refusals:
+        advice = f" ({refusal.help})" if refusal.help else ""
+        texts.append(shortened(refusal.text or f"error: {refusal.message}{advice}"))
+    return "\n".join(texts)
 
 
 def as_json(refusals: Iterable[Refusal]) -> str:

@@ -12,9 +12,9 @@ from ncc_compiler.ir.graph import (
     Module,
     Node,
     NodeId,
-    Pairs,
     Raw,
     SourceFrame,
+    SourceTargetPairs,
 )
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.shared.dtypes import DType
@@ -70,7 +70,7 @@ def replica_groups(draw: st.DrawFn) -> ExplicitGroups | IotaGroups | MeshGroups:
 
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4).map(
-    lambda found: Pairs(tuple(found))
+    lambda found: SourceTargetPairs(tuple(found))
 )
 frames = st.dictionaries(
     st.integers(1, 9),

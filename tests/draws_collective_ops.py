@@ -3,7 +3,7 @@
 import attrs
 from hypothesis import strategies as st
 
-from ncc_compiler.ir.graph import Attribute, Pairs
+from ncc_compiler.ir.graph import Attribute, SourceTargetPairs
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, ReplicaGroups
 from tests.drawing import LARGEST, MOST_ELEMENTS, Drawing, Value
@@ -174,7 +174,7 @@ def collective_permute(drawing: Drawing) -> None:
     sources = drawing.draw(st.permutations(range(ids)))
     targets = drawing.draw(st.permutations(range(ids)))
     count = drawing.draw(st.integers(1, ids))
-    pairs = Pairs(tuple(zip(sources[:count], targets[:count], strict=True)))
+    pairs = SourceTargetPairs(tuple(zip(sources[:count], targets[:count], strict=True)))
     attributes: dict[str, Attribute] = {"source_target_pairs": pairs}
     if across_partitions:
         attributes["channel_id"] = _channel(drawing)

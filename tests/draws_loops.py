@@ -16,8 +16,8 @@ from ncc_compiler.ir.graph import (
     Module,
     Node,
     NodeId,
-    Pairs,
     Raw,
+    SourceTargetPairs,
 )
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
@@ -145,7 +145,11 @@ def _collective(body: _Body, op: str) -> None:
         pairs = tuple((k, (k + 1) % RANKS) for k in range(RANKS))
         pairs = tuple((b, a) for a, b in pairs) if op.startswith("reversed") else pairs[1:]
         permute = body.node(
-            "collective-permute", kind, body.pick(), source_target_pairs=Pairs(pairs), **where
+            "collective-permute",
+            kind,
+            body.pick(),
+            source_target_pairs=SourceTargetPairs(pairs),
+            **where,
         )
         body.arrays.append(permute)
         return

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId, Pairs, Raw
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId, Raw, SourceTargetPairs
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import ExplicitGroups
@@ -44,7 +44,7 @@ def _attributes(op: str, stream: int) -> dict:
             "to_apply": Callee("sum"),
             **on_stream,
         },
-        "collective-permute": {"source_target_pairs": Pairs(((0, 0),))},
+        "collective-permute": {"source_target_pairs": SourceTargetPairs(((0, 0),))},
         "all-gather": {**everybody, **on_stream},
     }.get(op, {})
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ncc_compiler.cli
 import ncc_runtime.cli
-from ncc_compiler.diagnostics import MOST_SHOWN, CompileError, Diagnostic, Source, Span
+from ncc_compiler.diagnostics import MAX_SHOWN, CompileError, Diagnostic, Source, Span
 from ncc_compiler.driver import load_text
-from ncc_compiler.ir.text.reading import MOST_COMPARED, TextReader
+from ncc_compiler.ir.text.reading import MAX_COMPARED, TextReader
 from ncc_runtime.calibration.rows import read_rows
 from ncc_runtime.errors import InputError, NccError, NeffError, TopologyError, shortened
 from ncc_runtime.input_files import (
@@ -279,15 +279,15 @@ def test_a_million_letters_are_not_echoed(flags: list[str], tmp_path: Path, caps
 
 def test_of_many_errors_some_are_printed_and_the_rest_counted(tmp_path: Path, capsys) -> None:
     model = tmp_path / "m.ir"
-    lines = [f" n{k} = f32[5] negate(p)" for k in range(MOST_SHOWN + 950)]
+    lines = [f" n{k} = f32[5] negate(p)" for k in range(MAX_SHOWN + 950)]
     model.write_text("\n".join(["ENTRY e {", " p = f32[4] parameter(0)", *lines, "}"]))
     assert ncc_compiler.cli.main(["check", str(model)]) == 1
     err = capsys.readouterr().err
-    assert err.count("error[") == MOST_SHOWN
+    assert err.count("error[") == MAX_SHOWN
     assert err.splitlines()[-1] == "error: 950 more errors are not shown"
     assert ncc_compiler.cli.main(["check", str(model), "--json"]) == 1
     errors = json.loads(capsys.readouterr().err)["errors"]
-    assert len(errors) == MOST_SHOWN + 1
+    assert len(errors) == MAX_SHOWN + 1
     assert errors[-1]["message"] == "950 more errors are not shown"
 
 
@@ -296,7 +296,7 @@ def test_a_compile_error_holds_all_and_says_some() -> None:
     found = [Diagnostic("x-C1", "wrong", Span(source, 2 * k, 2 * k + 1)) for k in range(200)]
     error = CompileError(found)
     assert len(error.diagnostics) == 200
-    assert str(error).count("error[x-C1]") == MOST_SHOWN
+    assert str(error).count("error[x-C1]") == MAX_SHOWN
     assert str(error).endswith("150 more errors are not shown")
 
 
@@ -324,7 +324,7 @@ def test_lines_take_a_few_bytes_each() -> None:
 
 def test_words_are_compared_up_to_a_budget() -> None:
     """Or a hundred thousand misspelt names would each be compared with as many that exist."""
-    known = [f"name{k}" for k in range(MOST_COMPARED // 3)]
+    known = [f"name{k}" for k in range(MAX_COMPARED // 3)]
     reading = TextReader(Source("f", ""))
     found = [reading.suggestion("name_7", known) for _ in range(4)]
     assert [bool(one) for one in found] == [True, True, True, False]
@@ -333,7 +333,7 @@ def test_words_are_compared_up_to_a_budget() -> None:
 def test_complaints_that_are_not_printed_have_no_suggestion() -> None:
     reading = TextReader(Source("f", "x"))
     assert reading.suggestion("negat", ["negate"])
-    for _ in range(MOST_SHOWN):
+    for _ in range(MAX_SHOWN):
         reading.complain("x-C1", "wrong", (0, 1))
     assert not reading.suggestion("negat", ["negate"])
 

@@ -1,4 +1,4 @@
-"""StableHLO and protocol buffers, read by jaxlib (the extra `jax`) in a process of its own."""
+"""StableHLO and protocol buffers, read by jaxlib (the extra `jax`) in a child process."""
 
 import importlib.util
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
-from ncc_compiler.frontends.partitioned import world_of_shardings
+from ncc_compiler.frontends.partitioned import count_of_shardings
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 KINDS: Mapping[str, str] = {
@@ -18,7 +18,7 @@ KINDS: Mapping[str, str] = {
     ".mlirbc": "StableHLO",
     ".pb": "HLO",
 }
-"""The child's name of what is in files of a suffix."""
+"""The child's KIND for each suffix."""
 
 CHILD = Path(__file__).with_name("jaxlib_child.py")
 REFUSED = 4  # what the child ends with when jaxlib has complained
@@ -46,14 +46,14 @@ def read_foreign(path: str | Path, kind: str) -> ModelText:
         raise _refusal(f"{path}: the file is empty")
     dumped = _module_of_dump(data) if kind == "HLO" else None
     command = [sys.executable, "-P", str(CHILD), kind]
-    done = subprocess.run(command, input=dumped or data, capture_output=True, check=False)  # noqa: S603
-    answer = done.stdout.decode(errors="replace")
-    if done.returncode == REFUSED:
+    child = subprocess.run(command, input=dumped or data, capture_output=True, check=False)  # noqa: S603
+    answer = child.stdout.decode(errors="replace")
+    if child.returncode == REFUSED:
         raise CompileError(complaints(str(path), data, answer, _PRINT_IT[kind]))
-    if done.returncode:
-        raise _fault(path, done)
-    world, _, text = answer.partition("\n")
-    return _with_world(text, world)
+    if child.returncode:
+        raise _fault(path, child)
+    counts, _, text = answer.partition("\n")
+    return _with_rank_counts(text, counts)
 
 
 def _module_of_dump(data: bytes) -> bytes | None:
@@ -73,28 +73,29 @@ def _module_of_dump(data: bytes) -> bytes | None:
     return None
 
 
-def _with_world(text: str, world: str) -> ModelText:
-    """The text with attributes added to its header, which jaxlib leaves out.
+def _with_rank_counts(text: str, counts: str) -> ModelText:
+    """The text with counts of ranks in its header, which jaxlib leaves out.
 
-    A world of one rank is what every file says that was not made for several.
+    A file's own counts are not believed if they are 1: JAX writes that into every file that was
+    not lowered for several devices. Then the devices in its shardings count.
     """
     header, newline, rest = text.partition("\n")
     if re.search(r"\b(num_partitions|replica_count)=", header):
         return ModelText(text)
-    is_one = not re.search(r"=(?!1\b)\d", world)
-    added = world_of_shardings(text) if is_one else world
-    return ModelText(f"{header}{added}{newline}{rest}", ranks_are_inferred=not world)
+    is_single = not re.search(r"=(?!1\b)\d", counts)
+    added = count_of_shardings(text) if is_single else counts
+    return ModelText(f"{header}{added}{newline}{rest}", ranks_are_inferred=not counts)
 
 
-def _fault(path: str | Path, done: subprocess.CompletedProcess[bytes]) -> CompileError:
-    """What is to be said when the child ended without an answer."""
-    lines = done.stderr.decode(errors="replace").split("\n")
+def _fault(path: str | Path, child: subprocess.CompletedProcess[bytes]) -> CompileError:
+    """The error for a child that ended without an answer."""
+    lines = child.stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if last.startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
         fact = f"{path}: the installed jaxlib lacks what is needed: {last}"
         return _refusal(fact, "install another: pip install --upgrade 'ncc[jax]'")
-    if done.returncode < 0:
-        last = f"signal {-done.returncode}"
+    if child.returncode < 0:
+        last = f"signal {-child.returncode}"
     fact = f"{path}: jaxlib broke down on the file, which is damaged or not what its suffix says"
     return _refusal(f"{fact} ({last})")
 
@@ -106,7 +107,7 @@ _PREFIX = re.compile(r"^(?:[A-Z_]+: )?(?:<unknown>:0: |loc\(unknown\): )?(?:erro
 
 
 def complaints(name: str, data: bytes, answer: str, advice: str) -> list[Diagnostic]:
-    """What jaxlib said, with the place in the file where it names one."""
+    """jaxlib's errors as diagnostics, with the place in the file if it gives one."""
     try:
         source = Source(name, data.decode())
     except UnicodeDecodeError:

@@ -1,8 +1,9 @@
-"""A program of its own: a foreign format on standard input, HLO text on standard output.
+"""A script: a foreign format on standard input, HLO text on standard output.
 
-It runs apart because jaxlib can end the whole process on a broken file. `python jaxlib_child.py
-KIND` ends with 0 after a line of the header attributes that the text lacks, and the text; or with
-REFUSED after what jaxlib has to say about the file. Only jaxlib and numpy are imported.
+It runs in a child process because jaxlib can end the whole process on a broken file. `python
+jaxlib_child.py KIND` prints a line with the header attributes that jaxlib's text lacks, then the
+text, and exits with 0; or it prints jaxlib's error about the file and exits with REFUSED. Only
+jaxlib and numpy are imported.
 """
 
 import io
@@ -21,7 +22,7 @@ from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 REFUSED = 4
-"""Exit code; no interpreter and no signal ends with it."""
+"""Exit code that neither the interpreter nor a signal gives."""
 
 
 def stablehlo_to_hlo(data: bytes) -> str:
@@ -34,12 +35,14 @@ def stablehlo_to_hlo(data: bytes) -> str:
         _list_groups(module)
         for op in list(_operations(module.operation)):
             if op.name == "stablehlo.all_to_all":
-                _take_apart(op)
+                _split_all_to_all(op)
             elif op.name == "stablehlo.custom_call":
-                _sort_exactly(op)
+                _force_exact_top_k(op)
         _spell_out_bits(module)
-        _shield_constants(module)
-    return _world_of(module) + _without_shields(_converted(_bytecode(module)))
+        _add_barriers(module)
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
+    return _rank_counts(module) + _without_barriers(_converted(bytecode.getvalue()))
 
 
 def _converted(module: bytes) -> str:
@@ -57,8 +60,8 @@ def proto_to_hlo(data: bytes) -> str:
 _NAMES = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
 
 
-def _world_of(module: ir.Module) -> str:
-    """What the attributes of an MLIR module say about replicas and partitions, as a line."""
+def _rank_counts(module: ir.Module) -> str:
+    """A line with the counts of replicas and partitions in an MLIR module, spelled as in HLO."""
     attributes = module.operation.attributes
     sizes = {
         key: ir.IntegerAttr(attributes[name]).value
@@ -78,17 +81,13 @@ def _parsed(data: bytes) -> ir.Module | None:
     for dialect in (stablehlo, chlo, sdy):
         dialect.register_dialect(context)
     try:
-        return _read(data, context)
+        # A portable artifact parses as MLIR, too, but into versioned ops that only its own reader
+        # turns back into StableHLO. Its producer stands behind MLIR's magic and version.
+        if data.startswith(b"ML\xefR") and b"StableHLO_v" in data[:64]:
+            return stablehlo.deserialize_portable_artifact(context, data)
+        return ir.Module.parse(data, context)
     except (ir.MLIRError, ValueError):
         return None
-
-
-def _read(data: bytes, context: ir.Context) -> ir.Module:
-    # A portable artifact parses as MLIR, too, but into versioned ops that only its own reader
-    # turns back into StableHLO. Its producer stands behind MLIR's magic and version.
-    if data.startswith(b"ML\xefR") and b"StableHLO_v" in data[:64]:
-        return stablehlo.deserialize_portable_artifact(context, data)
-    return ir.Module.parse(data, context)
 
 
 _GROUPS = "replica_groups"
@@ -109,7 +108,7 @@ def _refuse_several_meshes(data: bytes) -> None:
 
 
 def _list_groups(module: ir.Module) -> None:
-    """Lists the groups of collectives that name axes, if there are several meshes.
+    """Spells out replica groups that name axes of a mesh, if there are several meshes.
 
     jaxlib's converter takes meshes of the same devices for one, and so confuses their axes.
     """
@@ -123,15 +122,15 @@ def _list_groups(module: ir.Module) -> None:
         for op in _operations(module.operation)
         if _GROUPS in op.attributes and _BY_AXES.isinstance(op.attributes[_GROUPS])
     ]
-    if len(meshes) < 2 and all(_is_name(groups.mesh) for _, groups in by_axes):
+    if len(meshes) < 2 and all(_is_mesh_name(groups.mesh) for _, groups in by_axes):
         return
     for op, groups in by_axes:
         mesh = groups.mesh
-        known = meshes[mesh.value] if _is_name(mesh) else _mesh(stablehlo, mesh)
-        op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_listed(known, groups.axes))
+        known = meshes[mesh.value] if _is_mesh_name(mesh) else _mesh(stablehlo, mesh)
+        op.attributes[_GROUPS] = ir.DenseElementsAttr.get(_groups_along(groups.axes, known))
 
 
-def _take_apart(all_to_all: ir.Operation) -> None:
+def _split_all_to_all(all_to_all: ir.Operation) -> None:
     """Makes one operation for each operand of an all_to_all.
 
     jaxlib's converter makes an op of several operands HLO's all-to-all of tuples, which gives each
@@ -141,7 +140,7 @@ def _take_apart(all_to_all: ir.Operation) -> None:
         return
     attributes = dict(all_to_all.attributes.items())
     for operand, result in zip(all_to_all.operands, all_to_all.results, strict=True):
-        alone = ir.Operation.create(
+        single = ir.Operation.create(
             all_to_all.name,
             [result.type],
             [operand],
@@ -149,28 +148,28 @@ def _take_apart(all_to_all: ir.Operation) -> None:
             loc=all_to_all.location,
             ip=ir.InsertionPoint(all_to_all),
         )
-        result.replace_all_uses_with(alone.result)
+        result.replace_all_uses_with(single.result)
     all_to_all.erase()
 
 
-def _sort_exactly(call: ir.Operation) -> None:
-    """Has the converter make a sort and slices of an ApproxTopK that gives the first k.
+def _force_exact_top_k(call: ir.Operation) -> None:
+    """Has the converter expand an ApproxTopK that gives the first k to a sort and slices.
 
-    Else it makes of large ones a PartialReduce, whose results only a TPU knows.
+    Otherwise large ones become a PartialReduce, whose results only a TPU defines.
     """
     key = "mhlo.backend_config"
     if ir.StringAttr(call.attributes["call_target_name"]).value != "ApproxTopK":
         return
     if key not in call.attributes:
         return
-    options = {one.name: one.attr for one in ir.DictAttr(call.attributes[key])}
-    whole = options.get("aggregate_to_topk")
-    if whole is not None and ir.BoolAttr(whole).value:
+    options = {option.name: option.attr for option in ir.DictAttr(call.attributes[key])}
+    aggregates = options.get("aggregate_to_topk")
+    if aggregates is not None and ir.BoolAttr(aggregates).value:
         options["is_fallback"] = ir.BoolAttr.get(True)
         call.attributes[key] = ir.DictAttr.get(options)
 
 
-_SHIELD = "ncc_constant"
+_BARRIER_MARK = "ncc_constant"
 _CONSTANTS = ("stablehlo.constant", "chlo.constant", "chlo.constant_like")
 _SHAPES_FROM: Mapping[str, int] = {
     "stablehlo.dynamic_broadcast_in_dim": 1,
@@ -180,25 +179,25 @@ _SHAPES_FROM: Mapping[str, int] = {
     "stablehlo.dynamic_reshape": 1,
     "stablehlo.real_dynamic_slice": 1,
 }
-"""Ops that HLO has where their shapes are constants, and which operand is the first of these."""
+"""Dynamic ops that become static HLO where their shape operands are constants: the position of the
+first shape operand."""
 
 
-def _shield_constants(module: ir.Module) -> None:
-    """Puts a barrier behind each constant, through which the converter does not see.
+def _add_barriers(module: ir.Module) -> None:
+    """Puts an optimization barrier behind each constant, so that the converter does not fold it.
 
-    It folds constants and lets neutral ones go, and not always with the meaning of StableHLO: i1
-    adds as xor, -0.0 + 0.0 is -0.0, -1.5 is 2 as f8E8M0FNU, and an integer divided by zero ends
-    the process. What is folded is up to our own passes.
+    Its folding does not always keep the meaning of StableHLO: i1 adds as xor, -0.0 + 0.0 is -0.0,
+    -1.5 is 2 as f8E8M0FNU, and an integer divided by zero ends the process. Our passes fold.
     """
     operations = list(_operations(module.operation))
-    needed = _constants_of_shapes(operations)
-    flag = ir.DictAttr.get({_SHIELD: ir.StringAttr.get("1")})
+    of_shapes = _constants_of_shapes(operations)
+    flag = ir.DictAttr.get({_BARRIER_MARK: ir.StringAttr.get("1")})
     for op in operations:
-        if op.name not in _CONSTANTS or op in needed:
+        if op.name not in _CONSTANTS or op in of_shapes:
             continue
         users = [use.owner for use in op.result.uses]
-        shielded = [user for user in users if not user.operation.name.endswith(".return")]
-        if not shielded:
+        users = [user for user in users if not user.operation.name.endswith(".return")]
+        if not users:
             continue
         barrier = ir.Operation.create(
             "stablehlo.optimization_barrier",
@@ -208,44 +207,44 @@ def _shield_constants(module: ir.Module) -> None:
             loc=op.location,
             ip=ir.InsertionPoint.after(op),
         )
-        for user in shielded:
+        for user in users:
             user.operation.replace_uses_of_with(op.result, barrier.result)
 
 
 def _constants_of_shapes(operations: Iterable[ir.Operation]) -> set[ir.Operation]:
-    """What the shapes of dynamic ops follow from, which the converter has to fold."""
-    open_ = [
+    """The ops that shapes of dynamic ops are computed from, which the converter has to fold."""
+    worklist = [
         value
         for op in operations
         if op.name in _SHAPES_FROM
         for value in list(op.operands)[_SHAPES_FROM[op.name] :]
     ]
-    constants: set[ir.Operation] = set()
-    while open_:
-        owner = open_.pop().owner
-        if isinstance(owner, ir.Block) or owner in constants:
+    ops: set[ir.Operation] = set()
+    while worklist:
+        owner = worklist.pop().owner
+        if isinstance(owner, ir.Block) or owner in ops:
             continue
-        constants.add(owner)
-        open_ += owner.operands
-    return constants
+        ops.add(owner)
+        worklist += owner.operands
+    return ops
 
 
-_SHIELDED = re.compile(
-    rf"^ *%(\S+) = \S+ opt-barrier\(%([^\s()]+)\), frontend_attributes=\{{{_SHIELD}=.*\n",
+_BARRIER = re.compile(
+    rf"^ *%(\S+) = \S+ opt-barrier\(%([^\s()]+)\), frontend_attributes=\{{{_BARRIER_MARK}=.*\n",
     re.MULTILINE,
 )
 
 
-def _without_shields(text: str) -> str:
-    """The text with the names of constants in place of those of their barriers."""
-    constants = dict(_SHIELDED.findall(text))
+def _without_barriers(text: str) -> str:
+    """The HLO text with the names of constants in place of those of their barriers."""
+    constants = dict(_BARRIER.findall(text))
     if not constants:
         return text
-    bare = _SHIELDED.sub("", text)
+    bare = _BARRIER.sub("", text)
     return re.sub(r"%([\w.\-]+)", lambda name: f"%{constants.get(name[1], name[1])}", bare)
 
 
-def _is_name(mesh: ir.Attribute) -> bool:
+def _is_mesh_name(mesh: ir.Attribute) -> bool:
     return isinstance(mesh, ir.FlatSymbolRefAttr)
 
 
@@ -253,7 +252,7 @@ _Mesh: TypeAlias = tuple[Mapping[str, int], np.ndarray]  # sizes of axes, device
 
 
 def _mesh(dialect: ModuleType, attribute: ir.Attribute) -> _Mesh:
-    """What a mesh of either dialect says."""
+    """The axes and devices of a mesh of either dialect."""
     mesh = dialect.MeshAttr(attribute)
     axes = [dialect.MeshAxisAttr(axis) for axis in mesh.axes]
     sizes = {axis.name: axis.size for axis in axes}
@@ -261,59 +260,68 @@ def _mesh(dialect: ModuleType, attribute: ir.Attribute) -> _Mesh:
     return sizes, np.array(devices or range(math.prod(sizes.values())), np.int64)
 
 
-def _listed(mesh: _Mesh, axes: Iterable[ir.Attribute]) -> np.ndarray:
-    """The groups along axes of a mesh, s64 [group, member]; an axis may be a part of one."""
+def _groups_along(axes: Iterable[ir.Attribute], mesh: _Mesh) -> np.ndarray:
+    """The replica groups along axes and sub-axes of a mesh, s64 [group, member]."""
     sizes, devices = mesh
-    named = [_part(stablehlo.AxisRefAttr(axis), sizes) for axis in axes]
-    parts = []
+    # A sub-axis `(pre)size` splits its axis as [pre, size, rest]. It is written as a range of
+    # products of sizes, from pre to pre * size, so that the axis is the range from 1 to its size.
+    named: list[tuple[str, int, int]] = []
+    for attribute in axes:
+        axis = stablehlo.AxisRefAttr(attribute)
+        low, high = 1, sizes[axis.name]
+        if axis.sub_axis_info is not None:
+            sub_axis = stablehlo.SubAxisInfoAttr(axis.sub_axis_info)
+            low, high = sub_axis.pre_size, sub_axis.pre_size * sub_axis.size
+        named.append((axis.name, low, high))
+    # The devices get a dimension for each range between two ends in use of each axis.
+    dimensions: list[tuple[str, int, int]] = []
     for name, size in sizes.items():
-        cuts = {1, size, *(end for one, *ends in named if one == name for end in ends)}
-        parts += [(name, *ends) for ends in itertools.pairwise(sorted(cuts))]
-    inside = [
+        ends = {1, size}
+        for axis_name, low, high in named:
+            if axis_name == name:
+                ends |= {low, high}
+        dimensions += [(name, low, high) for low, high in itertools.pairwise(sorted(ends))]
+    shape = [high // low for _, low, high in dimensions]
+    # Dimensions that are named go last, in the order of their names: they count a group's members.
+    member_dimensions = [
         position
         for name, start, end in named
-        for position, (axis, low, high) in enumerate(parts)
-        if axis == name and start <= low and high <= end
+        for position, (axis_name, low, high) in enumerate(dimensions)
+        if axis_name == name and start <= low and high <= end
     ]
-    across = [position for position in range(len(parts)) if position not in inside]
-    shape = [high // low for _, low, high in parts]
-    members = math.prod(shape[position] for position in inside)
-    return devices.reshape(shape).transpose(across + inside).reshape(-1, members).copy()
+    group_dimensions = [
+        position for position in range(len(dimensions)) if position not in member_dimensions
+    ]
+    members = math.prod(shape[position] for position in member_dimensions)
+    ordered = devices.reshape(shape).transpose(group_dimensions + member_dimensions)
+    return ordered.reshape(-1, members).copy()
 
 
-def _part(axis: stablehlo.AxisRefAttr, sizes: Mapping[str, int]) -> tuple[str, int, int]:
-    """The axis, and how many pieces it falls into before and after the part that is meant."""
-    if axis.sub_axis_info is None:
-        return axis.name, 1, sizes[axis.name]
-    part = stablehlo.SubAxisInfoAttr(axis.sub_axis_info)
-    return axis.name, part.pre_size, part.pre_size * part.size
-
-
-_FROM_BITS = """func.func private @{name}(%a: tensor<{bits}xi1>) -> tensor<{whole}{kind}> {{
-  %0 = stablehlo.convert %a : (tensor<{bits}xi1>) -> tensor<{bits}xui{width}>
-  %1 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
-  %2 = stablehlo.shift_left %0, %1 : tensor<{bits}xui{width}>
-  %3 = stablehlo.constant dense<0> : tensor<ui{width}>
+_FROM_BITS = """func.func private @{name}(%a: tensor<{bits}xi1>) -> tensor<{dims}{kind}> {{
+  %0 = stablehlo.convert %a : (tensor<{bits}xi1>) -> tensor<{bits}xui{bit_count}>
+  %1 = stablehlo.iota dim = {rank} : tensor<{bits}xui{bit_count}>
+  %2 = stablehlo.shift_left %0, %1 : tensor<{bits}xui{bit_count}>
+  %3 = stablehlo.constant dense<0> : tensor<ui{bit_count}>
   %4 = stablehlo.reduce(%2 init: %3) applies stablehlo.or across dimensions = [{rank}]
-    : (tensor<{bits}xui{width}>, tensor<ui{width}>) -> tensor<{whole}ui{width}>
-  %5 = stablehlo.bitcast_convert %4 : (tensor<{whole}ui{width}>) -> tensor<{whole}{kind}>
-  return %5 : tensor<{whole}{kind}>
+    : (tensor<{bits}xui{bit_count}>, tensor<ui{bit_count}>) -> tensor<{dims}ui{bit_count}>
+  %5 = stablehlo.bitcast_convert %4 : (tensor<{dims}ui{bit_count}>) -> tensor<{dims}{kind}>
+  return %5 : tensor<{dims}{kind}>
 }}"""
-_TO_BITS = """func.func private @{name}(%a: tensor<{whole}{kind}>) -> tensor<{bits}xi1> {{
-  %0 = stablehlo.bitcast_convert %a : (tensor<{whole}{kind}>) -> tensor<{whole}ui{width}>
+_TO_BITS = """func.func private @{name}(%a: tensor<{dims}{kind}>) -> tensor<{bits}xi1> {{
+  %0 = stablehlo.bitcast_convert %a : (tensor<{dims}{kind}>) -> tensor<{dims}ui{bit_count}>
   %1 = stablehlo.broadcast_in_dim %0, dims = [{dimensions}]
-    : (tensor<{whole}ui{width}>) -> tensor<{bits}xui{width}>
-  %2 = stablehlo.iota dim = {rank} : tensor<{bits}xui{width}>
-  %3 = stablehlo.shift_right_logical %1, %2 : tensor<{bits}xui{width}>
-  %4 = stablehlo.constant dense<1> : tensor<{bits}xui{width}>
-  %5 = stablehlo.and %3, %4 : tensor<{bits}xui{width}>
-  %6 = stablehlo.convert %5 : (tensor<{bits}xui{width}>) -> tensor<{bits}xi1>
+    : (tensor<{dims}ui{bit_count}>) -> tensor<{bits}xui{bit_count}>
+  %2 = stablehlo.iota dim = {rank} : tensor<{bits}xui{bit_count}>
+  %3 = stablehlo.shift_right_logical %1, %2 : tensor<{bits}xui{bit_count}>
+  %4 = stablehlo.constant dense<1> : tensor<{bits}xui{bit_count}>
+  %5 = stablehlo.and %3, %4 : tensor<{bits}xui{bit_count}>
+  %6 = stablehlo.convert %5 : (tensor<{bits}xui{bit_count}>) -> tensor<{bits}xi1>
   return %6 : tensor<{bits}xi1>
 }}"""
 
 
 def _spell_out_bits(module: ir.Module) -> None:
-    """Makes casts between i1 and wider types of shifts.
+    """Expands bitcast_converts between i1 and wider types to shifts.
 
     An i1 has one bit in StableHLO and eight in HLO, and jaxlib's converter takes the one for the
     other: it makes eight elements of 64 bits, and refuses 64 elements.
@@ -326,18 +334,18 @@ def _spell_out_bits(module: ir.Module) -> None:
         if _is_bit(source) is not _is_bit(target)
     ]
     names = (f"bits.{number}" for number in itertools.count())
-    taken = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
+    used = {ir.StringAttr(op.attributes["sym_name"]).value for op in module.body.operations}
     for op, source, target in casts:
-        narrow, wide = (source, target) if _is_bit(source) else (target, source)
-        name = next(name for name in names if name not in taken)
+        bit_type, wide_type = (source, target) if _is_bit(source) else (target, source)
+        name = next(name for name in names if name not in used)
         text = (_FROM_BITS if _is_bit(source) else _TO_BITS).format(
             name=name,
-            bits="x".join(map(str, ir.RankedTensorType(narrow).shape)),
-            whole="".join(f"{size}x" for size in ir.RankedTensorType(wide).shape),
-            kind=ir.RankedTensorType(wide).element_type,
-            width=ir.RankedTensorType(narrow).shape[-1],
-            rank=ir.RankedTensorType(wide).rank,
-            dimensions=", ".join(map(str, range(ir.RankedTensorType(wide).rank))),
+            bits="x".join(map(str, ir.RankedTensorType(bit_type).shape)),
+            dims="".join(f"{size}x" for size in ir.RankedTensorType(wide_type).shape),
+            kind=ir.RankedTensorType(wide_type).element_type,
+            bit_count=ir.RankedTensorType(bit_type).shape[-1],
+            rank=ir.RankedTensorType(wide_type).rank,
+            dimensions=", ".join(map(str, range(ir.RankedTensorType(wide_type).rank))),
         )
         with module.context, op.location:
             parsed = ir.Module.parse(text)  # owns the function until that is copied
@@ -353,14 +361,8 @@ def _is_bit(kind: ir.Type) -> bool:
     return str(ir.RankedTensorType(kind).element_type) == "i1"
 
 
-def _bytecode(module: ir.Module) -> bytes:
-    out = io.BytesIO()
-    module.operation.write_bytecode(out)
-    return out.getvalue()
-
-
 def _operations(operation: ir.Operation) -> Iterator[ir.Operation]:
-    """All operations inside of one, at any depth."""
+    """All operations in the regions of an operation, at any depth."""
     for region in operation.regions:
         for block in region.blocks:
             for op in block.operations:
@@ -369,7 +371,7 @@ def _operations(operation: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _printed(module: _hlo.HloModule) -> str:
-    """The text with all constants; by default jaxlib leaves large ones out."""
+    """The HLO text with all constants; by default jaxlib leaves large ones out."""
     options = _hlo.HloPrintOptions()
     options.print_large_constants = True
     return module.to_string(options)
@@ -379,7 +381,6 @@ KINDS: Mapping[str, Callable[[bytes], str]] = {"StableHLO": stablehlo_to_hlo, "H
 
 
 def main() -> int:
-    """Convert; anything that jaxlib raises is about the file."""
     try:
         answer, code = KINDS[sys.argv[1]](sys.stdin.buffer.read()), 0
     except Exception as error:  # noqa: BLE001 - jaxlib raises many kinds, all about the file

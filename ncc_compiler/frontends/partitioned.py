@@ -1,12 +1,13 @@
-"""Refuses annotations that ask for a partitioning which never took place.
+"""Refuses programs that are annotated with shardings but were never partitioned.
 
-After it XLA keeps `sharding` on parameters and results only, their shapes being those of a part,
-and nothing of Shardy. Later passes give a parameter's `sharding` on to copies of it, also inside of
-fusions; they are believed in a program that is scheduled, which is XLA's last step. Before it the
-same attributes stand everywhere, or on parameters alone, and then no instruction knows of ranks. A
-program without collectives looks the same before and after, but for the name of its entry: the
-partitioner appends `_spmd`. StableHLO does not keep the name, so that whoever gives the number of
-ranks is believed. The custom calls of both partitioners are refused by the op.
+After partitioning, XLA keeps `sharding` on parameters and results only, whose shapes are then those
+of one partition, and no attribute of Shardy. Later passes copy a parameter's `sharding` to copies
+of it, also inside of fusions; so other instructions may have it in a program that is scheduled,
+which is XLA's last step. Before partitioning, the attributes stand on any instruction, or on
+parameters alone in a program without collectives. A program that needs no collectives looks the
+same before and after, but for the name of its entry: the partitioner appends `_spmd`. StableHLO
+does not keep that name, so there a number of ranks from the user is taken as the answer. The custom
+calls of both partitioners are refused by their op.
 """
 
 import math
@@ -21,17 +22,17 @@ from ncc_compiler.ir.custom_calls import PARTITION_IT
 _GSPMD = r"sharding=(?<![\w.]sharding=)\{+(?:devices=\[|manual\})"
 _SHARDY = r"xla(?<![\w.]xla)\.sdy\.sharding(?:_per_value)?="
 _ANNOTATION = re.compile(f"{_GSPMD}|{_SHARDY}")
-_OF_RANKS = re.compile(
+_RANK_OPS = re.compile(
     r"[ )](?:all-reduce|all-gather|all-to-all|reduce-scatter|ragged-all-to-all|partition-id|"
     r"collective-permute|collective-broadcast|replica-id|send|recv)(?:-start)?\("
 )
 _TILES = re.compile(r"(?<![\w.])sharding=\{+devices=\[([\d,]+)\]")
 _MESH = re.compile(r"#sdy\.mesh<\[([^\]]*)\]")
-_MARK = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
+_SPMD_ENTRY = re.compile(r"^ENTRY %?[\w.\-]*_spmd", re.MULTILINE)
 _SCHEDULED = re.compile(r"\bis_scheduled=true\b")
-_SEVERAL = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
+_SEVERAL_PARTITIONS = re.compile(r"\bnum_partitions=0*(?:[2-9]|1\d)")
 _HOST_CALL = re.compile(r'custom_call_target="[^"]*callback', re.IGNORECASE)
-_BORDER = re.compile(r"\bparameter\(|^\s*ROOT ")
+_PARAMETER_OR_ROOT = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
 _OR_SAY_SO = (
@@ -41,28 +42,40 @@ _OR_SAY_SO = (
 
 
 def check_partitioned(source: Source, ranks: int | None = None) -> None:
-    """Raises CompileError if an annotation of the HLO text cannot have been acted upon.
+    """Raises CompileError if a sharding of the HLO text was not acted upon by a partitioner.
 
-    `ranks` is what the user says; then nothing that is open is refused.
+    Where the text does not show it, `ranks` from the user says that it was.
     """
     text = source.text
     if "sharding" not in text:
         return
-    is_finished = _is_finished(text)
-    annotations, inside = [], []
+    header = _header_of(text)
+    is_scheduled = (
+        _SEVERAL_PARTITIONS.search(header)
+        and _SCHEDULED.search(header)
+        and _SPMD_ENTRY.search(text)
+    )
+    annotations, unexpected = [], []
     for annotation, line, place in _with_lines(text):
-        # JAX puts host callbacks on a device of their own, also where there is one only: no reason
-        # to partition. They are refused for what they are, by the op.
+        # JAX puts host callbacks on a device of their own, even if there is only one device: no
+        # reason to partition. Callbacks are refused by their op.
         if line.calls_host <= place:
             continue
         annotations.append(annotation)
-        if line.border > place and (_is_shardy(annotation) or not is_finished):
-            inside.append(annotation)
-    if not inside and not _of_no_rank(text, annotations):
-        return
-    first = (inside or annotations)[0]
+        is_on_other = line.is_parameter_or_root > place
+        if is_on_other and (_is_shardy(annotation) or not is_scheduled):
+            unexpected.append(annotation)
+    any_shardy = any(_is_shardy(annotation) for annotation in annotations)
+    if not unexpected:
+        # Only parameters and results are annotated: the program was not partitioned if it has no
+        # op for several ranks, and the partitioner has not renamed its entry.
+        if not annotations or not text.startswith("HloModule") or _RANK_OPS.search(text):
+            return
+        if not any_shardy and _SPMD_ENTRY.search(text):
+            return
+    first = (unexpected or annotations)[0]
     fact, advice = "but was never partitioned", PARTITION_IT
-    if not inside and not any(_is_shardy(annotation) for annotation in annotations):
+    if not unexpected and not any_shardy:
         if ranks is not None:
             return
         fact, advice = "and nothing shows that it was partitioned", _OR_SAY_SO
@@ -75,34 +88,21 @@ def _is_shardy(annotation: re.Match[str]) -> bool:
     return annotation[0].startswith("xla.sdy")
 
 
-def _of_no_rank(text: str, annotations: list[re.Match[str]]) -> bool:
-    """Whether parameters are sharded, and neither an op nor the partitioner's mark is of ranks."""
-    if not annotations or not text.startswith("HloModule") or _OF_RANKS.search(text):
-        return False
-    return any(_is_shardy(annotation) for annotation in annotations) or not _MARK.search(text)
-
-
-def _is_finished(text: str) -> bool:
-    """Whether XLA scheduled a program for several partitions, after its partitioner named it."""
-    header = _header_of(text)
-    return bool(_SEVERAL.search(header) and _SCHEDULED.search(header) and _MARK.search(text))
-
-
 @attrs.frozen
 class _Line:
-    """Where in a line, or never, it is known to call the host, and to be a parameter or a root."""
+    """Offsets in a line from which on it is known to be something; infinite if it is not."""
 
     calls_host: float
-    border: float
+    is_parameter_or_root: float
 
     @classmethod
     def of(cls, line: str) -> "_Line":
-        call, border = _HOST_CALL.search(line), _BORDER.search(line)
-        return cls(call.end() if call else math.inf, border.end() if border else math.inf)
+        call, start = _HOST_CALL.search(line), _PARAMETER_OR_ROOT.search(line)
+        return cls(call.end() if call else math.inf, start.end() if start else math.inf)
 
 
 def _with_lines(text: str) -> Iterator[tuple[re.Match[str], _Line, int]]:
-    """The annotations, each with its line, which is looked at once, and its place there."""
+    """The annotations, each with its line, which is searched once, and its offset there."""
     start, end, line = 0, -1, _Line(math.inf, math.inf)
     for match in _ANNOTATION.finditer(text):
         if match.start() > end:
@@ -117,7 +117,7 @@ def _header_of(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def world_of_shardings(text: str) -> str:
+def count_of_shardings(text: str) -> str:
     """A header attribute for the devices in the shardings and meshes of a module; or nothing."""
     tiles = [math.prod(map(int, sizes.split(","))) for sizes in _TILES.findall(text)]
     meshes = [

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ncc_compiler.ir.graph import Attribute, Callee, Callees, Lists, Padding, Pairs, Quoted, Raw
+from ncc_compiler.ir.graph import (
+    Attribute,
+    Callee,
+    Callees,
+    Lists,
+    Padding,
+    Quoted,
+    Raw,
+    SourceTargetPairs,
+)
 from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroups, parse_groups
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
@@ -34,17 +43,17 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def read_attribute(kind: AttrKind, text: str) -> Attribute:
-    """The value that a text spells; ValueError says what the kind looks like."""
+    """The value of an attribute's text; ValueError says what form the kind has."""
     return _READERS[kind](_COMMENT.sub("", text).strip())
 
 
-def _no(kind: AttrKind, text: str) -> ValueError:
+def _wrong_form(kind: AttrKind, text: str) -> ValueError:
     return ValueError(f"{text[:40]!r} is not of the form {kind.value}")
 
 
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
-        raise _no(AttrKind.INTEGER, text)
+        raise _wrong_form(AttrKind.INTEGER, text)
     if not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"{text} does not fit 64 bits")
     return int(text)
@@ -53,7 +62,7 @@ def _integer(text: str) -> int:
 def _float(text: str) -> float:
     """Rounded to float32, as XLA keeps it."""
     if not _FLOAT.fullmatch(text):
-        raise _no(AttrKind.FLOAT, text)
+        raise _wrong_form(AttrKind.FLOAT, text)
     with np.errstate(over="ignore"):
         value = float(np.float32(text))
     if not math.isfinite(value):
@@ -69,20 +78,20 @@ def _boolean(text: str) -> bool:
 
 def _word(text: str) -> str:
     if not _WORD.fullmatch(text):
-        raise _no(AttrKind.WORD, text)
+        raise _wrong_form(AttrKind.WORD, text)
     return text
 
 
 def _integers(text: str) -> tuple[int, ...]:
     if not _INTEGERS.fullmatch(text):
-        raise _no(AttrKind.INTEGERS, text)
+        raise _wrong_form(AttrKind.INTEGERS, text)
     return tuple(map(int, _INTEGER.findall(text)))
 
 
 def _slices(text: str) -> tuple[tuple[int, int, int], ...]:
     entries = _SLICE.findall(text)
     if not _SLICES.fullmatch(text) or len(entries) != text.count("["):
-        raise _no(AttrKind.SLICES, text)
+        raise _wrong_form(AttrKind.SLICES, text)
     return tuple((int(start), int(limit), int(stride or 1)) for start, limit, stride in entries)
 
 
@@ -100,42 +109,42 @@ def _groups(text: str) -> Attribute:
     return groups
 
 
-def _pairs(text: str) -> Pairs:
+def _pairs(text: str) -> SourceTargetPairs:
     pairs = _PAIR.findall(text)
     if not _PAIRS.fullmatch(text) or len(pairs) != text.count("{") - 1:
-        raise _no(AttrKind.PAIRS, text)
-    return Pairs(tuple((int(source), int(target)) for source, target in pairs))
+        raise _wrong_form(AttrKind.PAIRS, text)
+    return SourceTargetPairs(tuple((int(source), int(target)) for source, target in pairs))
 
 
 def _lists(text: str) -> Lists:
     entries = _LIST.findall(text[1:-1])
     if not _PAIRS.fullmatch(text) or not all(map(_LISTED.fullmatch, entries)):
-        raise _no(AttrKind.LISTS, text)
+        raise _wrong_form(AttrKind.LISTS, text)
     return Lists(tuple(tuple(map(int, re.findall("[0-9]+", entry))) for entry in entries))
 
 
 def _callee(text: str) -> Callee:
     if not _CALLEE.fullmatch(text):
-        raise _no(AttrKind.CALLEE, text)
+        raise _wrong_form(AttrKind.CALLEE, text)
     return Callee(text.removeprefix("%"))
 
 
 def _callees(text: str) -> Callees:
     if not _CALLEES.fullmatch(text):
-        raise _no(AttrKind.CALLEES, text)
+        raise _wrong_form(AttrKind.CALLEES, text)
     return Callees(tuple(name.removeprefix("%") for name in _CALLEE.findall(text)))
 
 
 def _string(text: str) -> Quoted:
     if not _STRING.fullmatch(text):
-        raise _no(AttrKind.STRING, text)
+        raise _wrong_form(AttrKind.STRING, text)
     return Quoted(text[1:-1])
 
 
 def _padding(text: str) -> Padding:
     entries = [_PADDED.fullmatch(part) for part in text.split("x")] if text else []
     if not all(entries):
-        raise _no(AttrKind.PADDING, text)
+        raise _wrong_form(AttrKind.PADDING, text)
     return Padding(
         tuple(
             (int(entry[1]), int(entry[2]), int(entry[3] or 0))
@@ -147,7 +156,7 @@ def _padding(text: str) -> Padding:
 
 def _domain(text: str) -> Raw:
     if not _DOMAIN.fullmatch(text):
-        raise _no(AttrKind.DOMAIN, text)
+        raise _wrong_form(AttrKind.DOMAIN, text)
     return Raw(text)
 
 
@@ -172,7 +181,7 @@ _READERS: Mapping[AttrKind, Callable[[str], Attribute]] = {
 
 
 def spell_attribute(value: Attribute) -> str:
-    """The canonical text of a value; `read_attribute` makes the same value of it."""
+    """The canonical text of a value; `read_attribute` reads the same value from it."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -187,13 +196,17 @@ def spell_attribute(value: Attribute) -> str:
         case Quoted(text):
             return f'"{text}"'
         case Padding(dimensions):
-            return "x".join(_padded(*entry) for entry in dimensions)
-        case Pairs(pairs):
+            return "x".join(
+                f"{low}_{high}_{interior}" if interior else f"{low}_{high}"
+                for low, high, interior in dimensions
+            )
+        case SourceTargetPairs(pairs):
             return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
         case Lists(lists):
             return "{" + ",".join(map(_list, lists)) + "}"
         case tuple():
-            return "{" + ", ".join(map(_entry, value)) + "}" if _has_slices(value) else _list(value)
+            slices = [entry for entry in value if isinstance(entry, tuple)]
+            return "{" + ", ".join(map(_slice, slices)) + "}" if slices else _list(value)
         case Window() | ConvolutionLabels():
             return str(value)
         case int() | str() | ExplicitGroups() | IotaGroups() | MeshGroups():
@@ -201,19 +214,10 @@ def spell_attribute(value: Attribute) -> str:
     raise AssertionError(f"{value!r} has no spelling")
 
 
-def _padded(low: int, high: int, interior: int) -> str:
-    return f"{low}_{high}_{interior}" if interior else f"{low}_{high}"
-
-
-def _has_slices(value: tuple[object, ...]) -> bool:
-    return any(isinstance(entry, tuple) for entry in value)
-
-
 def _list(value: tuple[object, ...]) -> str:
     return "{" + ",".join(map(str, value)) + "}"
 
 
-def _entry(entry: object) -> str:
-    assert isinstance(entry, tuple), entry
-    start, limit, stride = entry
+def _slice(bounds: tuple[int, int, int]) -> str:
+    start, limit, stride = bounds
     return f"[{start}:{limit}:{stride}]" if stride != 1 else f"[{start}:{limit}]"

@@ -1,7 +1,8 @@
-"""What a collective of the graph says: who takes part, which slices move, which reduction it is.
+"""Collectives of the graph: their groups and pairs of ranks, moved slices, and reductions.
 
-Groups and pairs are given as flattened ranks, replica * num_partitions + partition, whatever ids
-the text counts in (`mode_of`). A reduction is recognised from its computation (`reduction_of`).
+`rank_groups` and `rank_pairs` count in flattened ranks, replica * num_partitions + partition,
+whatever the ids of the text mean (`mode_of`). `reduction_of` recognises a reduction from its
+computation.
 """
 
 import functools
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.ir.attributes import read_attribute
-from ncc_compiler.ir.graph import Attribute, Computation, Lists, Module, Node, Pairs, Raw
+from ncc_compiler.ir.graph import Computation, Lists, Module, Node, Raw, SourceTargetPairs
 from ncc_compiler.ir.op_tables.collectives import SLICE_SIZES
 from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.ops import OPS
@@ -37,10 +38,10 @@ _REDUCTIONS = {reduction.value: reduction for reduction in REGION_REDUCTIONS}
 _PRED_REDUCTIONS = {Reduction.ADD: Reduction.OR, Reduction.MULTIPLY: Reduction.AND}
 
 AVERAGING = frozenset({"ncc.avg_all_reduce", "ncc.avg_reduce_scatter"})
-"""Collectives whose name says that they average."""
+"""Collectives that average, by their name."""
 
 TRANSFERS = frozenset({"send", "recv"})
-"""Ops whose pairs stand in an attribute that XLA passes through, since HLO has none for them."""
+"""Ops without `source_target_pairs`; XLA gives their pairs in `frontend_attributes`."""
 
 PAIRS_OF_TRANSFERS = "_xla_send_recv_source_target_pairs"
 _STREAM = re.compile(r'\bstream_id\s*=\s*"?(\d+)')
@@ -49,7 +50,7 @@ _TRANSFER_PAIRS = re.compile(rf'\b{PAIRS_OF_TRANSFERS}\s*=\s*"?({_ENTRIES})')
 
 
 def mode_of(node: Node) -> GroupMode:
-    """What the ids of a collective name; ValueError for global ids without a channel."""
+    """The meaning of the ids of a collective; ValueError for global ids without a channel."""
     has_global_ids = OPS[node.op].attribute("use_global_device_ids") is not None
     global_ids = bool(node.attributes.get("use_global_device_ids", False))
     return group_mode("channel_id" in node.attributes, global_ids if has_global_ids else None)
@@ -62,7 +63,7 @@ def expanded(groups: ReplicaGroups) -> Groups:
 
 
 def written_groups(node: Node) -> Groups:
-    """The ids of the groups as the program writes them; empty for one group of everybody."""
+    """The ids of the groups as the program writes them; empty for one group of all ranks."""
     groups = node.attributes.get("replica_groups", ExplicitGroups(()))
     assert isinstance(groups, ExplicitGroups | IotaGroups | MeshGroups), node.name
     return expanded(groups)
@@ -75,17 +76,14 @@ def written_pairs(node: Node) -> tuple[tuple[int, int], ...]:
     return pairs.pairs
 
 
-def pairs_attribute(node: Node) -> Pairs | None:
-    """The source-target pairs, of a node that has any; ValueError where they cannot be read."""
+def pairs_attribute(node: Node) -> SourceTargetPairs | None:
+    """The source-target pairs of a node that has any; ValueError if they cannot be read."""
     value = node.attributes.get("source_target_pairs")
     if node.op in TRANSFERS:
-        value = _pairs_of_transfer(node.attributes.get("frontend_attributes"))
-    return value if isinstance(value, Pairs) else None
-
-
-def _pairs_of_transfer(attribute: Attribute | None) -> Attribute | None:
-    match = _TRANSFER_PAIRS.search(attribute.text) if isinstance(attribute, Raw) else None
-    return read_attribute(AttrKind.PAIRS, match[1]) if match else None
+        frontend = node.attributes.get("frontend_attributes")
+        match = _TRANSFER_PAIRS.search(frontend.text) if isinstance(frontend, Raw) else None
+        value = read_attribute(AttrKind.PAIRS, match[1]) if match else None
+    return value if isinstance(value, SourceTargetPairs) else None
 
 
 def written_stream(node: Node) -> int | None:
@@ -99,13 +97,13 @@ def written_stream(node: Node) -> int | None:
 class MovedSlice:
     """One slice of a permute with `slice_sizes`."""
 
-    array: int | None  # the element of input and output; None: they are arrays
-    starts: tuple[int, ...]  # where the starts lie in their operand: a tuple of scalars
+    array: int | None  # index of the array in the input and output tuples; None if no tuples
+    starts: tuple[int, ...]  # path to the tuple of start indices in the operands that hold them
     sizes: tuple[int, ...]
 
 
 class SliceSizesError(ValueError):
-    """slice_sizes are not those of the slices that the starts tell of."""
+    """slice_sizes do not fit the number of slices that the start indices give."""
 
 
 def moves_slices(node: Node) -> bool:
@@ -114,9 +112,10 @@ def moves_slices(node: Node) -> bool:
 
 
 def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
-    """The slices of a permute with operands of these types.
+    """The slices of a permute with operands of these types: input, output, and starts in each.
 
-    ValueError for starts that are none, SliceSizesError for sizes of more or fewer slices.
+    Raises ValueError for types that are no start indices, SliceSizesError if `slice_sizes` gives
+    another number of slices.
     """
     places = _starts_of(kinds[0], kinds[2])
     if places != _starts_of(kinds[0], kinds[3]):
@@ -132,7 +131,7 @@ def moved_slices(node: Node, kinds: Sequence[Type]) -> tuple[MovedSlice, ...]:
 
 
 def _starts_of(buffers: Type, starts: Type) -> list[tuple[int | None, tuple[int, ...]]]:
-    """Of each slice the array it is of, and where its starts lie."""
+    """For each slice the index of its array, and the path of its start indices."""
     if not isinstance(buffers, TupleType):
         return [(None, path) for path in _tuples_of_scalars(starts)]
     if not isinstance(starts, TupleType) or len(starts.elements) != len(buffers.elements):
@@ -145,7 +144,7 @@ def _starts_of(buffers: Type, starts: Type) -> list[tuple[int | None, tuple[int,
 
 
 def _tuples_of_scalars(kind: Type) -> list[tuple[int, ...]]:
-    """Where the starts of the slices of an array lie: one tuple of scalars, or a tuple of those."""
+    """Paths of the start indices for one array: a tuple of scalars, or a tuple of such tuples."""
     if _are_starts(kind):
         return [()]
     if isinstance(kind, TupleType) and all(map(_are_starts, kind.elements)):
@@ -161,26 +160,26 @@ def _are_starts(kind: Type) -> bool:
 
 
 def rank_groups(module: Module, node: Node) -> Groups:
-    """The groups of a collective as ranks, in the order of the members."""
+    """The groups of a collective as flattened ranks, members in order."""
     groups = written_groups(node)
     return flattened_groups(groups, mode_of(node), module.replica_count, module.num_partitions)
 
 
 def rank_pairs(module: Module, node: Node) -> tuple[tuple[int, int], ...]:
-    """The source-target pairs of a permute as ranks."""
+    """The source-target pairs of a permute as flattened ranks."""
     pairs = written_pairs(node)
     return flattened_pairs(pairs, mode_of(node), module.replica_count, module.num_partitions)
 
 
 def group_size(module: Module, node: Node) -> int:
-    """Members of each group of ranks, where the groups are of one size; else of the first."""
+    """Members of the first group of ranks, which is the size of all where they must be equal."""
     first = written_groups(node)[:1]
     groups = flattened_groups(first, mode_of(node), module.replica_count, module.num_partitions)
     return len(groups[0])
 
 
 def group_sizes(module: Module, node: Node) -> frozenset[int]:
-    """How many members groups of ranks have; nothing where it is not said what the ids name."""
+    """The sizes of groups of ranks; empty if the ids have no meaning (see `mode_of`)."""
     try:
         return frozenset(len(group) for group in rank_groups(module, node))
     except ValueError:
@@ -190,9 +189,9 @@ def group_sizes(module: Module, node: Node) -> frozenset[int]:
 def reduction_of(computation: Computation) -> Reduction | None:
     """The reduction a region performs: one known op on its two parameters, in either order.
 
-    On pred XLA's add is `or` and its multiply is `and`. Around an op of narrow floats XLA puts
-    conversions to f32 and back, where a backend has no other arithmetic. They change nothing:
-    narrow floats are computed in f32 and rounded to their type everywhere.
+    On pred XLA's add is `or` and its multiply is `and`. Backends without arithmetic on narrow
+    floats have conversions to f32 and back around the op. These are dropped: here narrow floats
+    are computed in f32 and rounded to their type in any case.
     """
     nodes, parameters = computation.nodes, computation.parameters()
     root = nodes[computation.root]
@@ -218,10 +217,7 @@ def _on_elements(reduction: Reduction, dtype: DType) -> Reduction:
 
 
 def reduction_by_name(node: Node, dtype: DType) -> Reduction | None:
-    """The reduction of elements that a collective without a region performs.
-
-    ValueError for a name that is none.
-    """
+    """The reduction that a collective without a region names; ValueError if unknown."""
     if node.op in AVERAGING:
         return Reduction.AVERAGE
     name = node.attributes.get("reduction")

@@ -1,12 +1,12 @@
-"""Custom calls: targets with a public meaning, and those that are work left undone.
+"""Custom calls: targets with a public meaning, and targets that are refused with advice.
 
-Dense linear algebra is what JAX makes of `cholesky`, `qr`, `eigh`, `svd`, `lu` …
+JAX lowers `cholesky`, `qr`, `eigh`, `svd`, `lu` … to custom calls of dense linear algebra:
 
     custom-call(x), custom_call_target="lapack_spotrf_ffi", backend_config={uplo = 76 : ui8}
 
-for CPUs, LAPACK's routines with the letter of the element type; letters of options are numbers.
-For TPUs a few targets with names of their own. Both become routines of neff/shared/lapack.py.
-Layouts of operands and results say how matrices lie in memory; values are the same in any.
+For CPUs these are LAPACK's routines with the letter of the element type, and option letters are
+given as character codes. For TPUs there are a few other targets. Both become routines of
+neff/shared/lapack.py. Layouts of operands and results do not change values.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.lapack import COMPLEX_NAMES, ROUTINES
 
 _LETTERS = {"s": DType.F32, "d": DType.F64, "c": DType.C64, "z": DType.C128}
-_OWN_NAMES = {
+_TPU_TARGETS = {
     "Eigh": "eigh",
     "LuDecomposition": "lu",
     "ProductOfElementaryHouseholderReflectors": "orgqr",
@@ -36,7 +36,7 @@ TRSM = "trsm"
 
 
 def _lapack_targets() -> Mapping[str, tuple[str, DType]]:
-    """`lapack_sgeqrf_ffi` and its like: the routine, and the element type that it is for."""
+    """By target such as `lapack_sgeqrf_ffi`: the routine, and its element type."""
     targets = {}
     for routine in (*(name for name in ROUTINES if name not in _NOT_LAPACK), TRSM):
         for letter, dtype in _LETTERS.items():
@@ -47,12 +47,15 @@ def _lapack_targets() -> Mapping[str, tuple[str, DType]]:
 
 _LAPACK = _lapack_targets()
 
-TARGETS = frozenset({*_LAPACK, *_OWN_NAMES})
+TARGETS = frozenset({*_LAPACK, *_TPU_TARGETS})
 """Every target of linear algebra."""
 
 _NAMES = sorted({target.removesuffix("_ffi")[8:] for target in _LAPACK})
-SPELLED = (*sorted(_OWN_NAMES), f"lapack_Tx_ffi with T in s, d, c, z and x in {', '.join(_NAMES)}")
-"""The targets for messages, LAPACK's in one."""
+SPELLED = (
+    *sorted(_TPU_TARGETS),
+    f"lapack_Tx_ffi with T in s, d, c, z and x in {', '.join(_NAMES)}",
+)
+"""The targets as messages list them, those of LAPACK as one pattern."""
 
 _FLAGS = {"left": ("side", "RL"), "transpose": ("trans", "NC")}
 _KEYS: Mapping[str, Mapping[str, str]] = {
@@ -91,13 +94,20 @@ def dtype_of_target(target: str) -> DType | None:
 
 
 def call_of(node: Node) -> RoutineCall:
-    """What a custom call of linear algebra asks for; ConfigError if its options are not those."""
+    """The routine and options of a custom call of linear algebra. Raises ConfigError."""
     target = node.attributes["custom_call_target"]
     assert isinstance(target, Quoted), node.name
     if target.text == "Eigh":
-        return RoutineCall("eigh", {"uplo": _eigh_triangle(config_of(node))})
-    if target.text in _OWN_NAMES:
-        return RoutineCall(_OWN_NAMES[target.text], {})
+        # `1,1,100,1e-6`: lower, sorted, and when to stop; eigenvalues are sorted in any case
+        text = config_of(node)
+        flags = text.split(",")[:2]
+        if len(flags) != 2 or not set(flags) <= {"0", "1"}:
+            raise ConfigError(
+                f"{text[:40]!r} does not begin with two flags: lower, sorted, as in 1,1"
+            )
+        return RoutineCall("eigh", {"uplo": "L" if flags[0] == "1" else "U"})
+    if target.text in _TPU_TARGETS:
+        return RoutineCall(_TPU_TARGETS[target.text], {})
     routine, _ = _LAPACK[target.text]
     options = _options(routine, config_of(node))
     if routine == "gees" and options.pop("sort") != "N":
@@ -112,15 +122,8 @@ def config_of(node: Node) -> str:
     return text.strip().removeprefix('"').removesuffix('"').strip()
 
 
-def _eigh_triangle(text: str) -> str:
-    """`1,1,100,1e-6`: lower, sorted, and when to stop; eigenvalues are sorted in any case."""
-    flags = text.split(",")[:2]
-    if len(flags) != 2 or not set(flags) <= {"0", "1"}:
-        raise ConfigError(f"{text[:40]!r} does not begin with two flags: lower, sorted, as in 1,1")
-    return "L" if flags[0] == "1" else "U"
-
-
 def _options(routine: str, text: str) -> dict[str, str | int]:
+    """The options of a LAPACK routine in a text such as `{uplo = 76 : ui8, left = true}`."""
     keys = _KEYS.get(routine, {})
     options: dict[str, str | int] = {}
     inside = text.removeprefix("{").removesuffix("}").strip()
@@ -130,14 +133,14 @@ def _options(routine: str, text: str) -> dict[str, str | int]:
             raise ConfigError(f"{part.strip()[:40]!r} is not of the form uplo = 76 : ui8")
         key, value = entry[1], entry[2]
         if key not in keys:
-            continue  # says how to compute it, not what
+            continue  # tuning, which does not change the result
         if key in _FLAGS:
             name, letters = _FLAGS[key]
             options[name] = letters[value in ("true", "1")]
         elif value in ("true", "false"):
             raise ConfigError(f"{key} of {routine} is {value}, must be a number")
         else:
-            number = int(value)
+            number = int(value)  # the code of a letter, except for bounds
             is_letter = keys[key] not in ("ilo", "ihi")
             options[keys[key]] = chr(number) if is_letter and 32 < number < 127 else number
     for key, name in keys.items():
@@ -169,18 +172,16 @@ def as_triangular_solve(node: Node, call: RoutineCall) -> Node:
 
 
 TOPK = "TopK"
-"""The largest elements of the last dimension and where they are; XLA makes it of a sort."""
+"""The largest elements of the last dimension and their indices; XLA expands it to a sort."""
 
 APPROX_TOPK = "ApproxTopK"
-"""JAX's approx_max_k and approx_min_k: what a sort by the comparator puts first along a dimension.
-
-All of them are found: a recall of 1 is as much as any target asks for.
-"""
+"""JAX's approx_max_k and approx_min_k: the first elements of a sort by the comparator along a
+dimension. It is computed exactly, which satisfies any recall_target."""
 
 IDENTITIES = frozenset(
     {"LayoutConstraint", "MoveToDevice", "MoveToHost", "annotate_device_placement"}
 )
-"""Say where an array shall live or in which layout, and give it back."""
+"""Targets that ask for a memory space or a layout, and return their operand."""
 
 PARTITION_IT = (
     "partition it: run the program that made it, on a host without accelerators, with "
@@ -188,7 +189,7 @@ PARTITION_IT = (
     "--xla_dump_to=dump --xla_dump_large_constants --xla_dump_hlo_pass_re=spmd-partitioning', "
     "then nccc compile dump/*after_spmd-partitioning*.txt"
 )
-"""How to get what can be compiled from a program that is annotated only."""
+"""How to get a partitioned program from an annotated one."""
 
 _ON_HOST = (
     "a device cannot run a host's code: take the jax.pure_callback, io_callback or "
@@ -265,28 +266,28 @@ REFUSED_KINDS = (
         "trace the function with numbers for shapes",
     ),
 )
-"""What no target of ours will be, and what to do instead."""
+"""Targets that are refused on purpose, and what to do instead."""
 
 
 @attrs.frozen
-class Refused:
+class TargetRefusal:
     """Why a target is refused, and what to do."""
 
     fact: str
     advice: str
 
 
-def refusal_of(target: str, collectives: Iterable[str]) -> Refused | None:
+def refusal_of(target: str, collectives: Iterable[str]) -> TargetRefusal | None:
     """Why a target has no meaning here; None for one that has."""
     if target in IDENTITIES or target in (TOPK, APPROX_TOPK) or target in TARGETS:
         return None
     for kind in REFUSED_KINDS:
         if re.fullmatch(kind.targets, target):
-            return Refused(f"{target} {kind.what}", kind.advice)
+            return TargetRefusal(f"{target} {kind.what}", kind.advice)
     known = sorted({*IDENTITIES, TOPK, APPROX_TOPK, *collectives})
     near = difflib.get_close_matches(target, [*known, *TARGETS], n=1, cutoff=0.8)
     advice = f"did you mean {near[0]}?" if near else f"known are {', '.join((*known, *SPELLED))}"
-    return Refused(f"unknown custom call target {target}", advice)
+    return TargetRefusal(f"unknown custom call target {target}", advice)
 
 
 def target_of(node: Node) -> str:
@@ -297,7 +298,7 @@ def target_of(node: Node) -> str:
 
 
 def wants_largest(module: Module, node: Node) -> bool:
-    """Whether a TopK asks for the largest; its computation, if any, says which goes first."""
+    """Whether a TopK asks for the largest; its comparator, if it has one, says so."""
     called = node.attributes.get("called_computations")
     if not isinstance(called, Callees) or len(called.names) != 1:
         return True
@@ -307,7 +308,7 @@ def wants_largest(module: Module, node: Node) -> bool:
 
 @attrs.frozen
 class ApproxTopK:
-    """What an ApproxTopK asks for: the first `count` along a dimension."""
+    """An ApproxTopK: the first `count` elements along a dimension."""
 
     count: int
     dimension: int
@@ -318,7 +319,7 @@ _ENTRY = re.compile(r'(\w+)\\?"?\s*[:=]\s*(true|false|-?[0-9]{1,18}\b)')
 
 
 def approx_topk_of(node: Node) -> ApproxTopK:
-    """What an ApproxTopK asks for; ConfigError if its options do not say so."""
+    """The options of an ApproxTopK. Raises ConfigError."""
     options = dict(_ENTRY.findall(config_of(node)))
     if options.get("aggregate_to_topk", "false") not in ("true", "1"):
         raise ConfigError(
@@ -331,9 +332,9 @@ def approx_topk_of(node: Node) -> ApproxTopK:
 
 
 def as_sort(node: Node, result: Type) -> Node:
-    """The sort, of a given type, whose first elements an ApproxTopK gives.
+    """The sort, of a given type, whose first elements are the result of an ApproxTopK.
 
-    Its operands are arrays, and behind them as many initial values, which nothing is left to need.
+    Its operands are arrays, then as many initial values, which an exact sort does not need.
     """
     called = node.attributes["called_computations"]
     assert isinstance(called, Callees), node.name

@@ -38,7 +38,7 @@ class Literal:
 
 @attrs.frozen
 class Elided:
-    """The value of a constant whose text leaves it out (`constant({...})`): nobody knows it."""
+    """The unknown value of a constant whose text leaves it out (`constant({...})`)."""
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class Callees:
 
 
 @attrs.frozen
-class Pairs:
+class SourceTargetPairs:
     """`source_target_pairs={{0,1},{1,2}}`."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -71,7 +71,7 @@ class Lists:
 
 @attrs.frozen
 class Padding:
-    """`padding=0_1x2_3_1`: for each dimension what is added before, behind and in between."""
+    """`padding=0_1x2_3_1`: for each dimension low, high and interior padding."""
 
     dimensions: tuple[tuple[int, int, int], ...]
 
@@ -85,7 +85,7 @@ class Quoted:
 
 @attrs.frozen
 class Raw:
-    """An attribute kept as it was written, because no op of the table gives it a meaning."""
+    """An attribute kept as it was written, because it has no meaning for its op."""
 
     text: str
 
@@ -100,7 +100,7 @@ Attribute: TypeAlias = (
     | Elided
     | Callee
     | Callees
-    | Pairs
+    | SourceTargetPairs
     | Lists
     | Padding
     | Quoted
@@ -126,7 +126,7 @@ class Node:
 
     @property
     def array(self) -> ArrayType:
-        """Its type, of a node that is an array."""
+        """The type of a node that is an array."""
         assert isinstance(self.type, ArrayType), self.name
         return self.type
 
@@ -171,7 +171,7 @@ class Node:
         return value.name
 
     def callees(self) -> Iterator[tuple[str, str]]:
-        """Every attribute that names computations, and each that it names."""
+        """Pairs of an attribute's key and the name of a computation in it."""
         for key, value in self.attributes.items():
             for name in names_in(value):
                 yield key, name

@@ -1,7 +1,7 @@
-"""Type inference: `RULES` has, for every op, the type of its result and what is wrong with it.
+"""Type inference (XLA: shape inference): `RULES` has the rule of every op.
 
-The rules stand in `type_rules/`, by subject as the rows of `op_tables/`; here are those of the few
-ops that belong to no subject. `verify.inferred` runs them.
+The rules stand in `type_rules/`, by subject like the rows of `op_tables/`; here are those of the
+few ops without a subject. `verify.inferred` runs them.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ from ncc_runtime.neff.shared.dtypes import DType
 
 
 def _declared(ctx: InferenceContext) -> Inference:
-    """The result is whatever the text says."""
+    """The result has the declared type."""
     yield from ()
     return ctx.node.type
 
 
-def _index(_: InferenceContext) -> Inference:
+def _rank_id(_: InferenceContext) -> Inference:
     yield from ()
     return ArrayType(DType.U32)
 
@@ -64,8 +64,8 @@ RULES: Mapping[str, TypeRule] = {
     "constant": _constant,
     "tuple": _tuple,
     "get-tuple-element": _get_tuple_element,
-    "partition-id": _index,
-    "replica-id": _index,
+    "partition-id": _rank_id,
+    "replica-id": _rank_id,
     **ELEMENTWISE_RULES,
     **MOVE_RULES,
     **INDEXING_RULES,

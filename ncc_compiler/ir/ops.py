@@ -1,4 +1,4 @@
-"""Every op of HLO that is understood, by name.
+"""The table of supported ops.
 
 Where to look for op X, say `gather` (its subject is `indexing`):
 
@@ -76,7 +76,7 @@ _DYNAMIC = (
 )
 _HOST = "it talks to the host while the program runs; make it {} of the program"
 
-REFUSED: Mapping[str, str] = {
+REFUSED_OPS: Mapping[str, str] = {
     "dynamic-reshape": _DYNAMIC,
     "infeed": _HOST.format("a parameter"),
     "outfeed": _HOST.format("a result"),
@@ -85,4 +85,4 @@ REFUSED: Mapping[str, str] = {
     "scaled-dot": "multiply the operands by their scales, broadcast to the operands, and use dot",
     "set-dimension-size": _DYNAMIC,
 }
-"""Ops that are known and will not be: what to do instead."""
+"""Ops of HLO that are refused on purpose, and what to do instead."""

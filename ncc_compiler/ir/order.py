@@ -1,8 +1,8 @@
 """Topological orders: of nodes in a computation, of computations in a module.
 
-Both are depth-first walks that keep the order of the text where it is possible, use no recursion,
-and report cycles. Then the call graph: the branches of a conditional, the collectives that
-computations contain, directly or through calls.
+Both come from one depth-first search that keeps the order of the text where possible, uses no
+recursion (programs are deep), and reports cycles. Then walks over the call graph: the branches of a
+conditional, the collectives that computations contain, directly or through calls.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ def use_order(
     operands: Sequence[Sequence[int | None]],
 ) -> tuple[tuple[int, ...], tuple[Cycle, ...]]:
     """Positions ordered so that operands come first, and the cycles that prevent it."""
+    # most texts are in order already
     if all(use is None or use < user for user, uses in enumerate(operands) for use in uses):
         return tuple(range(len(operands))), ()
     walk = _DepthFirst(operands)
@@ -50,7 +51,7 @@ def call_order(computations: Mapping[str, Computation]) -> CallOrder:
         ]
         for computation in computations.values()
     ]
-    order, cycles = use_order([[callee for callee, _ in named] for named in calls])
+    order, cycles = use_order([[callee for callee, _ in callees] for callees in calls])
     return CallOrder(
         tuple(names[k] for k in order),
         tuple((tuple(names[k] for k in cycle), calls[user][use][1]) for cycle, user, use in cycles),
@@ -58,17 +59,17 @@ def call_order(computations: Mapping[str, Computation]) -> CallOrder:
 
 
 class _DepthFirst:
-    """Depth first, the path on an explicit stack."""
+    """A depth-first search with the path as an explicit stack."""
 
     def __init__(self, operands: Sequence[Sequence[int | None]]) -> None:
         self.order: list[int] = []
         self.cycles: list[Cycle] = []
         self._operands = operands
         self._done: set[int] = set()
-        self._path: dict[int, int] = {}  # position to the use it goes on with, in path order
+        self._path: dict[int, int] = {}  # the stack in order: position to its next use
 
     def visit(self, start: int) -> None:
-        """Put `start` into the order, behind everything it uses."""
+        """Append `start` to the order, after everything it uses."""
         if start in self._done:
             return
         self._path[start] = 0
@@ -77,7 +78,7 @@ class _DepthFirst:
             current = self._step(current)
 
     def _step(self, current: int) -> int:
-        """Follow one use of `current`, or finish it; gives the position to go on with."""
+        """Follow the next use of `current`, or finish it; returns the new top of the stack."""
         use = self._path[current]
         if use == len(self._operands[current]):
             del self._path[current]
@@ -97,17 +98,17 @@ class _DepthFirst:
 
 
 def branch_names(node: Node) -> tuple[str, ...]:
-    """The branches of a conditional by their number; none where they are not said."""
-    chosen = node.attributes.get("branch_computations")
-    if isinstance(chosen, Callees):
-        return chosen.names
+    """The branches of a conditional by number, `true_computation` first; () if they are missing."""
+    branches = node.attributes.get("branch_computations")
+    if isinstance(branches, Callees):
+        return branches.names
     pair = [node.attributes.get(key) for key in ("true_computation", "false_computation")]
     names = tuple(callee.name for callee in pair if isinstance(callee, Callee))
     return names if len(names) == len(pair) else ()
 
 
 def collectives_in(module: Module, names: Iterable[str]) -> Iterator[Node]:
-    """The collectives of these computations and of all that they run, each once."""
+    """The collectives of these computations and of their callees, each once."""
     pending = list(dict.fromkeys(names))
     seen = set(pending)
     while pending:

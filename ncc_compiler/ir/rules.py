@@ -1,4 +1,4 @@
-"""Rules of the graph that belong to no single op, and the places that a broken rule points at.
+"""Rules of the graph that belong to no single op, and the places in the text for complaints.
 
 `sentence("dot-C3")` is the text of any rule, of this file or of a row of `OPS`. docs/ir.md
 lists the same sentences, and a test compares them. A `Complaint` names a part of a node (`Place`);
@@ -137,7 +137,7 @@ _NUMBER = re.compile(r"-?\d+")
 
 @attrs.frozen(eq=False)
 class InstructionSpan(Span):
-    """The span of an opcode, with the instruction around it."""
+    """The span of an opcode, with its instruction."""
 
     instruction: Instruction
 
@@ -147,25 +147,22 @@ def place_of(node: Node, place: Place) -> Span | None:
     span = node.span
     if not isinstance(span, InstructionSpan):
         return span
-    start, end = _offsets(span, place)
+    written = span.instruction
+    start, end = span.start, span.end
+    match place:
+        case NodePart.TYPE if written.type is not None:
+            start, end = written.type.start, written.type.end
+        case NodePart.NAME:
+            start, end = written.name.start, written.name.end
+        case int() if place < len(written.operands):
+            start, end = written.operands[place].start, written.operands[place].end
+        case str() | Number():
+            start, end = _attribute_offsets(span, place)
     return Span(span.source, start, end)
 
 
-def _offsets(span: InstructionSpan, place: Place) -> tuple[int, int]:
-    written = span.instruction
-    match place:
-        case NodePart.TYPE if written.type is not None:
-            return written.type.start, written.type.end
-        case NodePart.NAME:
-            return written.name.start, written.name.end
-        case int() if place < len(written.operands):
-            return written.operands[place].start, written.operands[place].end
-        case str() | Number():
-            return _attribute_offsets(span, place)
-    return span.start, span.end
-
-
 def _attribute_offsets(span: InstructionSpan, place: str | Number) -> tuple[int, int]:
+    """An attribute or a number in it; else the payload, the place of `constant` and `parameter`."""
     key = place.key if isinstance(place, Number) else place
     for attribute in span.instruction.attributes:
         if attribute.key != key:

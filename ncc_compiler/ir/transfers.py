@@ -6,15 +6,15 @@ as NCCL matches the messages between two ranks: in order, whatever their channel
 channel_id are matched among themselves where that leaves no side unmatched.
 
 A software pipeline starts a side before a loop and matches it inside: each iteration completes what
-the one before has started, and the last one is completed behind the loop. Such a loop is rewritten
+the one before has started, and the last one is completed after the loop. Such a loop is rewritten
 to what `collective-permute` can say:
 
 - a send before its recv: the data waits in the loop-carried state, in an element ("register") that
   each iteration reads and writes;
 - a recv before its send: its data is not known where it starts, so it starts where it is done.
 
-The walk visits callers before callees. Of a loop's computation it makes a specialised copy
-(`_Specialization`) for each list of transfers that are in flight when it begins.
+The walk visits callers before callees. It makes a specialised copy (`_Specialization`) of a loop's
+computations for each list of transfers that are in flight when they begin.
 """
 
 import itertools
@@ -55,7 +55,7 @@ Path: TypeAlias = tuple[int, ...]
 Unmatched: TypeAlias = tuple[Computation, Node, Complaint]
 
 _DONE = frozenset({"send-done", "recv-done"})
-_THROUGH = frozenset({"copy", "opt-barrier", "optimization-barrier", "async-update"})
+_FORWARDING = frozenset({"copy", "opt-barrier", "optimization-barrier", "async-update"})
 """Ops whose value is that of their operand."""
 
 _PIPELINE = re.compile(r'\b_xla_send_recv_pipeline\s*=\s*"?(\d+)')
@@ -63,16 +63,13 @@ _PIPELINE = re.compile(r'\b_xla_send_recv_pipeline\s*=\s*"?(\d+)')
 
 @attrs.frozen
 class Envelope:
-    """What both sides of a transfer have in common, as MPI calls it.
-
-    The first send of an envelope goes with its first recv, and so on.
-    """
+    """What both sides of a transfer have in common (MPI's word)."""
 
     has_channel: bool
     pairs: tuple[tuple[int, int], ...]
     data: Type
-    channel: Attribute | None  # where both sends and recvs have it
-    pipeline: str  # XLA runs those of another pipeline on a communicator of their own
+    channel: Attribute | None  # only if matching is by channel and it has sends and recvs
+    pipeline: str  # XLA gives each pipeline a communicator, so order holds within one only
 
 
 @attrs.frozen
@@ -86,7 +83,7 @@ class _PendingSend:
 
 @attrs.frozen
 class _PendingRecv:
-    """A recv that is not matched yet: the element of a node that is what the recv gives."""
+    """A recv that is not matched yet: the recv itself, or the element of a node that carries it."""
 
     after: NodeId
     path: Path
@@ -98,21 +95,21 @@ _Side: TypeAlias = _PendingSend | _PendingRecv
 
 @attrs.frozen
 class _Specialization:
-    """What is in flight when a loop's computation begins: a copy is made for each."""
+    """The transfers in flight when a loop's computation begins; each gets a copy of it."""
 
-    # with a recv's place in the state; None: a send
+    # a recv with its path in the loop-carried state; a send with None
     entering: tuple[tuple[Envelope, Path | None], ...] = ()
-    registers: tuple[Type, ...] = ()  # what the state holds more than it did
+    registers: tuple[Type, ...] = ()  # elements appended to the state for data of sends
 
 
 def has_transfers(module: Module) -> bool:
-    """Whether anything in the module is sent, received, or waits for it."""
+    """Whether the module has a send, a recv or a done of either."""
     ops = TRANSFERS | _DONE
     return any(node.op in ops for body in module.computations.values() for node in body.nodes)
 
 
 def match_transfers(module: Module) -> Module:
-    """The module where every recv has a second operand, the data, and comes after it."""
+    """The module where every recv has the sent data as a second operand."""
     if not has_transfers(module):
         return module
     matched, unmatched = _matched(module)
@@ -121,13 +118,13 @@ def match_transfers(module: Module) -> Module:
 
 
 def unmatched_transfers(module: Module) -> Iterator[Unmatched]:
-    """Sends, recvs and their dones that cannot be carried out, in a module that is right else."""
+    """Complaints about sends, recvs and dones, in a module whose nodes are valid otherwise."""
     if has_transfers(module):
         yield from _matched(module)[1]
 
 
 def _matched(module: Module) -> tuple[Module, list[Unmatched]]:
-    """By channel and order, or by order alone where that leaves something over."""
+    """Matched by channel and order; by order alone if only that leaves no side unmatched."""
     matched, unmatched = _Matching(module, by_channel=True).run()
     if unmatched:
         by_order, others = _Matching(module, by_channel=False).run()
@@ -155,6 +152,7 @@ def _side_envelopes(module: Module, *, by_channel: bool) -> dict[tuple[str, int]
             envelope = Envelope(channel is not None, sorted_pairs, data_of(node.type), channel, "")
             envelopes[name, position] = envelope
             ops[envelope].add(node.op)
+    # a channel that has only sends or only recvs cannot match anything: drop it
     return {
         key: envelope
         if by_channel and ops[envelope] == TRANSFERS
@@ -168,19 +166,21 @@ class _Matching:
 
     def __init__(self, module: Module, *, by_channel: bool) -> None:
         self._module = module
-        self.unmatched_sides: list[Unmatched] = []
+        self.complaints: list[Unmatched] = []
         self._reported: set[tuple[str, str, str]] = set()
         self.envelopes = _side_envelopes(module, by_channel=by_channel)
-        self.recvs: dict[Envelope, Node] = {}  # one of each
-        self._near: dict[tuple[str, Attribute | None], list[tuple[str, Node]]] = defaultdict(list)
+        self.recvs: dict[Envelope, Node] = {}  # an example of each
+        # sends and recvs by op and channel, each with its computation
+        self._by_channel: dict[tuple[str, Attribute | None], list[tuple[str, Node]]]
+        self._by_channel = defaultdict(list)
         for (name, position), envelope in self.envelopes.items():
             node = module.computations[name].nodes[position]
             if node.op == "recv":
                 self.recvs[envelope] = node
-            self._near[node.op, node.attributes.get("channel_id")].append((name, node))
-        self.postponed: set[tuple[str, int]] = set()
-        self.unhandled: list[tuple[str, int]] = []  # dones that read what their recv has got
-        self.touched: dict[str, frozenset[Envelope]] = {}
+            self._by_channel[node.op, node.attributes.get("channel_id")].append((name, node))
+        self.postponed: set[tuple[str, int]] = set()  # recvs that start where they are done
+        self.ordinary_dones: list[tuple[str, int]] = []  # recv-dones whose recv stays where it is
+        self.envelopes_inside: dict[str, frozenset[Envelope]] = {}  # in a computation or its loops
         self._specializations: dict[str, dict[_Specialization, str]] = {
             name: {} for name in module.computations
         }
@@ -188,22 +188,23 @@ class _Matching:
 
     def run(self) -> tuple[Module, list[Unmatched]]:
         computations = self._module.computations
-        own: dict[str, set[Envelope]] = defaultdict(set)
+        direct: dict[str, set[Envelope]] = defaultdict(set)
         for (name, _), envelope in self.envelopes.items():
-            own[name].add(envelope)
+            direct[name].add(envelope)
         for name, computation in computations.items():  # callees first
-            inner = [self.touched.get(body, frozenset()) for body in _bodies(computation)]
-            self.touched[name] = frozenset(own[name]).union(*inner)
-        for name in computations.keys() - _only_of_loops(computations.values()):
+            bodies = [node.callee("body") for node in computation.nodes if node.op == "while"]
+            inner = [self.envelopes_inside.get(body, frozenset()) for body in bodies]
+            self.envelopes_inside[name] = frozenset(direct[name]).union(*inner)
+        for name in computations.keys() - _called_by_loops_only(computations.values()):
             self._specializations[name][_Specialization()] = name
-        made: list[Computation] = []
+        results: list[Computation] = []
         for name in reversed(list(computations)):
             for special, new_name in self._specializations[name].items():
                 scope = _ComputationMatching(self, computations[name], special)
-                made.append(attrs.evolve(scope.run(), name=new_name))
+                results.append(attrs.evolve(scope.run(), name=new_name))
         self._check_dones()
-        matched = {computation.name: computation for computation in reversed(made)}
-        return attrs.evolve(self._module, computations=matched), self.unmatched_sides
+        matched = {computation.name: computation for computation in reversed(results)}
+        return attrs.evolve(self._module, computations=matched), self.complaints
 
     def specialize(self, name: str, special: _Specialization) -> str:
         """The name of the specialised copy of a computation."""
@@ -221,10 +222,10 @@ class _Matching:
         key = (computation.name, node.name, complaint.rule)  # once for all specialisations
         if key not in self._reported:
             self._reported.add(key)
-            self.unmatched_sides.append((computation, node, complaint))
+            self.complaints.append((computation, node, complaint))
 
     def unmatched(self, computation: Computation, node: Node) -> None:
-        """A side without its other side; the hint says what those differ in that come near."""
+        """Complains of a send without recv or the reverse; a hint says how close ones differ."""
         other = "recv" if node.op == "send" else "send"
         fact = f"no {other} of %{computation.name} goes with %{node.name}"
         hint = (
@@ -232,32 +233,32 @@ class _Matching:
             "channel_id or neither; they stand in one computation, or before, in and behind a loop"
         )
         channel = node.attributes.get("channel_id")
-        for name, near in itertools.islice(self._near[other, channel], 8):
+        for name, candidate in itertools.islice(self._by_channel[other, channel], 8):
             if channel is None and name != computation.name:
                 continue
-            pairs, theirs = pairs_attribute(node), pairs_attribute(near)
-            if pairs and theirs and sorted(pairs.pairs) != sorted(theirs.pairs):
-                hint = f"%{near.name} has other {PAIRS_OF_TRANSFERS}; both sides take the same"
+            pairs, others = pairs_attribute(node), pairs_attribute(candidate)
+            if pairs and others and sorted(pairs.pairs) != sorted(others.pairs):
+                hint = f"%{candidate.name} has other {PAIRS_OF_TRANSFERS}; both sides take the same"
                 break
-            if data_of(near.type) != data_of(node.type):
-                hint = (
-                    f"%{near.name} has data of type {data_of(near.type)}, not {data_of(node.type)}"
-                )
+            data, other_data = data_of(node.type), data_of(candidate.type)
+            if other_data != data:
+                hint = f"%{candidate.name} has data of type {other_data}, not {data}"
                 break
         rule = rule_of(node.op, PARTNERED.format(other))
         self.complain(computation, node, Complaint(rule, fact, help=hint))
 
     def _check_dones(self) -> None:
-        """What a done waits for is a start of its kind, of the channel it says."""
+        """Dones wait for a start of their kind and channel, and no postponed recv escapes."""
         callers = _callers(self._module)
         for computation in self._module.computations.values():
             for node in computation.nodes:
                 if node.op in _DONE:
                     self._check_done(computation, node, callers)
-        for name, position in self.unhandled if self.postponed else ():
+        # A postponed recv holds zeros; only a recv-done that starts it anew may read it.
+        for name, position in self.ordinary_dones if self.postponed else ():
             computation = self._module.computations[name]
             node = computation.nodes[position]
-            leaves = origins(self._module, callers, name, node.operands[0])
+            leaves = _origins(self._module, callers, name, node.operands[0])
             for where, leaf in sorted(leaves & self.postponed):
                 recv = self._module.computations[where].nodes[leaf]
                 fact = f"%{node.name} waits for %{recv.name}, whose data is not sent before it"
@@ -269,26 +270,29 @@ class _Matching:
         start = node.op.removesuffix("-done")
         rule = rule_of(node.op, OF_A_RECV if start == "recv" else OF_A_SEND)
         for where, leaf in sorted(
-            origins(self._module, callers, computation.name, node.operands[0])
+            _origins(self._module, callers, computation.name, node.operands[0])
         ):
-            begun = self._module.computations[where].nodes[leaf]
-            if begun.op != start:
-                fact = f"%{node.name} ends %{begun.name}, which no {start} has started"
-                if begun.op in TRANSFERS:
-                    fact = f"%{node.name} ends %{begun.name}, which is a {begun.op}"
+            origin = self._module.computations[where].nodes[leaf]
+            if origin.op != start:
+                fact = f"%{node.name} ends %{origin.name}, which no {start} has started"
+                if origin.op in TRANSFERS:
+                    fact = f"%{node.name} ends %{origin.name}, which is a {origin.op}"
                 hint = f"give it the value of a {start}"
                 self.complain(computation, node, Complaint(rule, fact, 0, hint))
         direct = computation.nodes[node.operands[0]]
-        said = node.attributes.get("channel_id")
-        if said is not None and direct.op == start and direct.attributes.get("channel_id") != said:
-            channel = direct.attributes.get("channel_id")
+        done_channel = node.attributes.get("channel_id")
+        channel = direct.attributes.get("channel_id")
+        if done_channel is not None and direct.op == start and channel != done_channel:
             started = "no channel_id" if channel is None else f"channel_id={channel}"
-            fact = f"%{direct.name} has {started}, its {node.op} channel_id={said}"
+            fact = f"%{direct.name} has {started}, its {node.op} channel_id={done_channel}"
             self.complain(computation, node, Complaint(rule, fact, "channel_id"))
 
 
 class _ComputationMatching:
-    """A computation in the making: the old nodes at their positions, new ones behind them."""
+    """Builds a matched computation: old nodes keep their positions, new ones are appended.
+
+    `_ordered` sorts them in the end.
+    """
 
     def __init__(self, matching: _Matching, old: Computation, special: _Specialization) -> None:
         self._matching = matching
@@ -299,9 +303,8 @@ class _ComputationMatching:
         self._suffixes: Counter[str] = Counter()
         self._root = old.root
         self._pending: dict[Envelope, deque[_Side]] = defaultdict(deque)
-        self._late: dict[
-            _PendingRecv, tuple[Envelope, NodeId]
-        ] = {}  # data of recvs started elsewhere
+        # data for recvs that were started in another computation
+        self._outer_recvs: dict[_PendingRecv, tuple[Envelope, NodeId]] = {}
 
     def run(self) -> Computation:
         old = self._old
@@ -309,11 +312,10 @@ class _ComputationMatching:
         for position, node in enumerate(old.nodes):
             envelope = self._matching.envelopes.get((old.name, position))
             if envelope is not None:
-                mine = NodeId(position)
                 if node.op == "send":
-                    self._side(envelope, _PendingSend(node.operands[0], mine, node))
+                    self._side(envelope, _PendingSend(node.operands[0], NodeId(position), node))
                 else:
-                    self._side(envelope, _PendingRecv(mine, (), node))
+                    self._side(envelope, _PendingRecv(NodeId(position), (), node))
             elif node.op == "while":
                 self._loop(NodeId(position), node)
         self._end()
@@ -339,28 +341,33 @@ class _ComputationMatching:
         self._nodes.append(Node(name, op, kind, tuple(operands), attributes, source.span))
         return NodeId(len(self._nodes) - 1)
 
-    def _element(self, of: NodeId, index: int, source: Node) -> NodeId:
-        kind = self._nodes[of].type
+    def _element(self, tuple_: NodeId, index: int, source: Node) -> NodeId:
+        kind = self._nodes[tuple_].type
         assert isinstance(kind, TupleType), source.name
         stem = f"{source.name}.element"
         return self._add(
-            stem, "get-tuple-element", kind.elements[index], (of,), source, index=index
+            stem, "get-tuple-element", kind.elements[index], (tuple_,), source, index=index
         )
 
     def _widened(self, position: NodeId, registers: Sequence[Type]) -> NodeId:
-        """A node as before, now made of the first elements of a wider one, which is returned."""
+        """Gives a parameter or loop further elements; returns the new node.
+
+        The old position becomes a tuple of the first elements, so that its users stay as they are.
+        """
         node = self._nodes[position]
         assert isinstance(node.type, TupleType), node.name
         wide = TupleType((*node.type.elements, *registers))
-        whole = self._add(
+        widened = self._add(
             f"{node.name}.wide", node.op, wide, node.operands, node, **node.attributes
         )
-        parts = tuple(self._element(whole, index, node) for index in range(len(node.type.elements)))
+        parts = tuple(
+            self._element(widened, index, node) for index in range(len(node.type.elements))
+        )
         self._nodes[position] = attrs.evolve(node, op="tuple", operands=parts, attributes={})
-        return whole
+        return widened
 
     def _with_registers(self, tuple_: NodeId, data: Sequence[NodeId], source: Node) -> NodeId:
-        """A tuple with elements more."""
+        """A tuple with further elements appended."""
         kind = self._nodes[tuple_].type
         assert isinstance(kind, TupleType), source.name
         parts = [self._element(tuple_, index, source) for index in range(len(kind.elements))]
@@ -368,27 +375,27 @@ class _ComputationMatching:
         return self._add(f"{source.name}.wide", "tuple", wide, (*parts, *data), source)
 
     def _begin(self) -> None:
-        """What is in flight when the computation begins."""
+        """Make the transfers pending that are in flight when the computation begins."""
         special = self._special
         if not (special.entering or special.registers):
             return
         (parameter,) = self._old.parameters()
-        source, whole = self._old.nodes[parameter], parameter
-        width = 0
+        source, state = self._old.nodes[parameter], parameter
+        register = 0
         if special.registers:
             assert isinstance(source.type, TupleType), source.name
-            width = len(source.type.elements)
-            whole = self._widened(parameter, special.registers)
+            register = len(source.type.elements)
+            state = self._widened(parameter, special.registers)
         for envelope, path in special.entering:
             if path is None:
-                data = self._element(whole, width, source)
-                width += 1
+                data = self._element(state, register, source)
+                register += 1
                 self._pending[envelope].append(_PendingSend(data, parameter))
             else:
                 self._pending[envelope].append(_PendingRecv(parameter, path))
 
     def _side(self, envelope: Envelope, side: _Side) -> None:
-        """Match it with the first pending one of the other side, or let it be pending."""
+        """Match it with the oldest pending side of the other kind, or make it pending."""
         waiting = self._pending[envelope]
         if not waiting or type(waiting[0]) is type(side):
             waiting.append(side)
@@ -402,28 +409,37 @@ class _ComputationMatching:
             operands = (recv.operands[0], sent.data)
             self._nodes[awaited.after] = attrs.evolve(recv, operands=operands)
         else:
-            self._late[awaited] = envelope, sent.data
+            self._outer_recvs[awaited] = envelope, sent.data
 
     def _loop(self, position: NodeId, node: Node) -> None:
-        """What waits and goes into the loop comes out of it one round later, or as it went in."""
+        """Takes pending sides through a loop that has sides with the same envelopes.
+
+        Each iteration completes one of them and starts the next, so one comes out for each that
+        goes in. Two loops over the pending sides: the first collects what enters, the second
+        replaces it by what leaves.
+        """
         matching, state = self._matching, node.type
         body, condition = node.callee("body"), node.callee("condition")
-        before: set[int] | None = None
+        ancestors: set[int] | None = None
         entering: list[tuple[Envelope, Path | None]] = []
         registers: list[NodeId] = []
         places: list[tuple[Envelope, int]] = []
-        for envelope in sorted(matching.touched[body], key=str):
+        for envelope in sorted(matching.envelopes_inside[body], key=str):
             for place, side in enumerate(self._pending[envelope]):
                 if isinstance(side, _PendingRecv):
-                    path = self._path_of(node.operands[0], state, envelope, side)
-                    if path is None:
+                    paths = _started_in(state, envelope)
+                    path = next(
+                        (p for p in paths if self._resolved(node.operands[0], p) == side), None
+                    )
+                    if path is None:  # the loop does not carry it
                         continue
                     entering.append((envelope, path))
                     self._postpone(side)
                 else:
-                    if before is None:
-                        before = _ancestors(self._old, position)
-                    if side.after not in before or not isinstance(state, TupleType):
+                    if ancestors is None:
+                        ancestors = _ancestors(self._old, position)
+                    # in flight when the loop begins only if the loop depends on it
+                    if side.after not in ancestors or not isinstance(state, TupleType):
                         continue
                     entering.append((envelope, None))
                     registers.append(side.data)
@@ -434,36 +450,26 @@ class _ComputationMatching:
             "condition": Callee(matching.specialize(condition, _Specialization((), kinds))),
         }
         self._nodes[position] = attrs.evolve(node, attributes={**node.attributes, **callees})
-        whole, width = position, 0
+        loop, register_index = position, 0
         if registers:
             assert isinstance(state, TupleType), node.name
-            width = len(state.elements)
+            register_index = len(state.elements)
             start = self._with_registers(node.operands[0], registers, node)
-            whole = self._widened(position, kinds)
-            self._nodes[whole] = attrs.evolve(self._nodes[whole], operands=(start,))
+            loop = self._widened(position, kinds)
+            self._nodes[loop] = attrs.evolve(self._nodes[loop], operands=(start,))
         for (envelope, place), (_, path) in zip(places, entering, strict=True):
             waiting = self._pending[envelope]
             side = waiting[place]
             if isinstance(side, _PendingSend):
-                waiting[place] = _PendingSend(
-                    self._element(whole, width, node), position, side.send
-                )
-                width += 1
+                data = self._element(loop, register_index, node)
+                waiting[place] = _PendingSend(data, position, side.send)
+                register_index += 1
             else:
                 assert path is not None, node.name
                 waiting[place] = _PendingRecv(position, path, side.recv)
 
-    def _path_of(
-        self, state: NodeId, kind: Type, envelope: Envelope, side: _PendingRecv
-    ) -> Path | None:
-        """Where the state of a loop holds what a recv has started, if it does."""
-        return next(
-            (path for path in _started_in(kind, envelope) if self._resolved(state, path) == side),
-            None,
-        )
-
     def _resolved(self, value: NodeId, path: Path) -> _PendingRecv:
-        """The node that makes an element of a value, and which of its elements that is."""
+        """The node that defines an element of a value, looking through tuples and copies."""
         while True:
             node = self._old.nodes[value]
             if node.op == "get-tuple-element":
@@ -471,12 +477,12 @@ class _ComputationMatching:
             elif node.op == "tuple" and path:
                 value, path = node.operands[path[0]], path[1:]
                 continue
-            elif node.op not in _THROUGH:
+            elif node.op not in _FORWARDING:
                 return _PendingRecv(value, path)
             value = node.operands[0]
 
     def _postpone(self, side: _PendingRecv) -> None:
-        """A recv of this computation whose data is sent elsewhere holds nothing yet."""
+        """Replaces a recv of this computation, whose data is sent in another, by zeros."""
         recv = self._nodes[side.after]
         if recv.op != "recv":
             return
@@ -501,14 +507,14 @@ class _ComputationMatching:
         return self._add(stem, "broadcast", kind, (part,), source, dimensions=())
 
     def _end(self) -> None:
-        """What is in flight when the computation ends; in a loop that is what it began with."""
+        """Checks what is in flight at the end: in a loop, the same as at the beginning."""
         special, matching = self._special, self._matching
-        given_back: list[NodeId] = []
+        outgoing: list[NodeId] = []  # data for the registers
         left = {envelope: deque(sides) for envelope, sides in self._pending.items()}
         for envelope, path in special.entering:
             side = left[envelope].popleft() if left.get(envelope) else None
             if path is None and isinstance(side, _PendingSend):
-                given_back.append(side.data)
+                outgoing.append(side.data)
             elif (
                 path is not None
                 and isinstance(side, _PendingRecv)
@@ -516,27 +522,26 @@ class _ComputationMatching:
             ):
                 self._postpone(side)
             else:
-                self._complain_of_round(envelope, path)
+                self._complain_of_iteration(envelope, path)
         for sides in left.values():
             for side in sides:
                 node = side.send if isinstance(side, _PendingSend) else side.recv
                 if node is not None:
                     matching.unmatched(self._old, node)
-        if given_back:
+        if outgoing:
             source = self._old.nodes[self._old.root]
-            self._root = self._with_registers(self._old.root, given_back, source)
+            self._root = self._with_registers(self._old.root, outgoing, source)
 
-    def _complain_of_round(self, envelope: Envelope, path: Path | None) -> None:
+    def _complain_of_iteration(self, envelope: Envelope, path: Path | None) -> None:
         name = self._old.name
         node = next(
             node
             for position, node in enumerate(self._old.nodes)
             if self._matching.envelopes.get((name, position)) == envelope or node.op == "while"
         )
-        begun = "recv" if path is not None else "send"
-        other = "send" if path is not None else "recv"
+        started, other = ("recv", "send") if path is not None else ("send", "recv")
         fact = (
-            f"a round of %{name} begins with a {begun} that waits for its {other}, and does not "
+            f"a round of %{name} begins with a {started} that waits for its {other}, and does not "
             "end with one in the same place of the state"
         )
         rule = rule_of("send", PARTNERED.format("recv"))
@@ -546,12 +551,12 @@ class _ComputationMatching:
         self._matching.complain(self._old, node, Complaint(rule, fact, help=hint))
 
     def _done(self, position: NodeId, node: Node) -> None:
-        """A recv that starts elsewhere, before its send, is started here."""
+        """Starts the recv of a recv-done here if its recv was postponed."""
         started = self._resolved(node.operands[0], ())
-        if started not in self._late:
-            self._matching.unhandled.append((self._old.name, position))
+        if started not in self._outer_recvs:
+            self._matching.ordinary_dones.append((self._old.name, position))
             return
-        envelope, data = self._late[started]
+        envelope, data = self._outer_recvs[started]
         recv = self._matching.recvs[envelope]
         kind = self._old.nodes[node.operands[0]].type
         token = self._element(node.operands[0], 2, node)
@@ -559,10 +564,11 @@ class _ComputationMatching:
         self._nodes[position] = attrs.evolve(node, operands=(start,))
 
     def _ordered(self) -> Computation:
-        """The nodes in an order that respects uses, the old one where it can be."""
+        """The nodes in an order that respects uses, in the old order where possible."""
         nodes = self._nodes
         order, cycles = use_order([node.operands for node in nodes])
         for cycle, _, _ in cycles:
+            # the only new uses are those of data by recvs, so every cycle has one
             recv = next(
                 nodes[user]
                 for user, used in itertools.pairwise(cycle)
@@ -574,20 +580,16 @@ class _ComputationMatching:
             self._matching.complain(self._old, recv, complaint)
         if cycles:
             return self._old
-        place = {position: NodeId(k) for k, position in enumerate(order)}
+        ids = {position: NodeId(k) for k, position in enumerate(order)}
         moved = [
-            attrs.evolve(nodes[k], operands=tuple(place[operand] for operand in nodes[k].operands))
+            attrs.evolve(nodes[k], operands=tuple(ids[operand] for operand in nodes[k].operands))
             for k in order
         ]
-        return attrs.evolve(self._old, nodes=tuple(moved), root=place[self._root])
+        return attrs.evolve(self._old, nodes=tuple(moved), root=ids[self._root])
 
 
-def _bodies(computation: Computation) -> Iterator[str]:
-    return (node.callee("body") for node in computation.nodes if node.op == "while")
-
-
-def _only_of_loops(computations: Iterable[Computation]) -> set[str]:
-    """The computations that loops run and nothing else."""
+def _called_by_loops_only(computations: Iterable[Computation]) -> set[str]:
+    """The computations that are called by loops and by nothing else."""
     loops: set[str] = set()
     others: set[str] = set()
     for computation in computations:
@@ -609,7 +611,7 @@ def _ancestors(computation: Computation, position: NodeId) -> set[int]:
 
 
 def _started_in(kind: Type, envelope: Envelope) -> Iterator[Path]:
-    """Where a type holds what a send or recv of the envelope gives."""
+    """The paths in a type where the result of a send or recv of the envelope may be."""
     if is_started(kind) and data_of(kind) == envelope.data:
         yield ()
     elif isinstance(kind, TupleType):
@@ -618,7 +620,7 @@ def _started_in(kind: Type, envelope: Envelope) -> Iterator[Path]:
 
 
 _Callers: TypeAlias = Mapping[str, Sequence[tuple[str, NodeId]]]
-"""The nodes that run each computation."""
+"""By computation, the nodes that call it."""
 
 
 def _callers(module: Module) -> _Callers:
@@ -630,30 +632,30 @@ def _callers(module: Module) -> _Callers:
     return callers
 
 
-def origins(
+def _origins(
     module: Module, callers: _Callers, name: str, value: NodeId
 ) -> frozenset[tuple[str, int]]:
-    """The nodes that may have made a value, through tuples, loops, branches and calls."""
+    """The nodes that may define a value, through tuples, loops, branches and calls."""
     start = (name, value, Path(()))
     seen = {start}
     pending: list[tuple[str, NodeId, Path]] = [start]
-    made: set[tuple[str, int]] = set()
+    definitions: set[tuple[str, int]] = set()
     while pending:
         where, position, path = pending.pop()
-        steps = _sources(module, callers, where, position, path)
-        if steps is None:
-            made.add((where, position))
+        sources = _sources(module, callers, where, position, path)
+        if sources is None:
+            definitions.add((where, position))
             continue
-        fresh = set(steps) - seen
+        fresh = set(sources) - seen
         seen |= fresh
         pending += fresh
-    return frozenset(made)
+    return frozenset(definitions)
 
 
 def _sources(
     module: Module, callers: _Callers, name: str, position: NodeId, path: Path
 ) -> list[tuple[str, NodeId, Path]] | None:
-    """The values that an element of a node is, one of them; None if the node makes it."""
+    """The values that an element of a node may equal; None if the node defines it."""
     node = module.computations[name].nodes[position]
 
     def root(callee: str, inside: Path) -> tuple[str, NodeId, Path]:
@@ -664,7 +666,7 @@ def _sources(
             return [(name, node.operands[0], (node.integer("index"), *path))]
         case "tuple" if path:
             return [(name, node.operands[path[0]], path[1:])]
-        case op if op in _THROUGH:
+        case op if op in _FORWARDING:
             return [(name, node.operands[0], path)]
         case "while":
             return [(name, node.operands[0], path), root(node.callee("body"), path)]
@@ -693,7 +695,7 @@ def _sources(
 def _arguments(
     module: Module, where: str, user: NodeId, callee: str, number: int, path: Path
 ) -> Iterator[tuple[str, NodeId, Path]]:
-    """What a node gives a parameter of a computation that it runs."""
+    """The values that a node passes for parameter `number` of a computation that it calls."""
     node = module.computations[where].nodes[user]
     if node.op == "conditional":
         for branch, name in enumerate(branch_names(node)):

@@ -14,19 +14,19 @@ from ncc_compiler.ir.types import ArrayType, Type
 
 
 def verify(module: Module) -> tuple[Diagnostic, ...]:
-    """The broken rules of a whole module; where its structure is broken, those only."""
-    diagnostics = [*_calls(module)]
+    """The broken rules of a module; if any concern its structure, only those."""
+    diagnostics = [*_check_calls(module)]
     for computation in module.computations.values():
-        diagnostics += _structure(computation)
+        diagnostics += _check_structure(computation)
     if not diagnostics:
         for computation in module.computations.values():
-            diagnostics += _parameters(computation)
+            diagnostics += _check_parameters(computation)
         diagnostics += verify_nodes(module)
     return in_program_order(diagnostics)
 
 
 def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
-    """The broken rules of single nodes; nodes of unknown ops are passed over."""
+    """The broken rules of nodes, and of transfers if all nodes hold; unknown ops are skipped."""
     verified: set[object] = set()
     broken = [
         (computation, node, complaint)
@@ -43,12 +43,21 @@ def verify_nodes(module: Module) -> tuple[Diagnostic, ...]:
 
 
 def diagnostic_of(nodes: Sequence[Node], node: Node, complaint: Complaint) -> Diagnostic:
-    """A broken rule of a node as the user sees it."""
+    """The diagnostic of a complaint about a node.
+
+    If it is about an operand, a note shows where that is defined.
+    """
+    notes: tuple[Note, ...] = ()
+    if isinstance(complaint.at, int) and complaint.at < len(node.operands):
+        operand = nodes[node.operands[complaint.at]]
+        definition = place_of(operand, NodePart.TYPE)
+        if definition:
+            notes = (Note(f"%{operand.name} is {operand.type} here", definition),)
     return Diagnostic(
         complaint.rule,
         complaint.message,
         place_of(node, complaint.at),
-        _notes(nodes, node, complaint),
+        notes,
         complaint.help,
     )
 
@@ -56,7 +65,7 @@ def diagnostic_of(nodes: Sequence[Node], node: Node, complaint: Complaint) -> Di
 def _complaints(
     module: Module, computation: Computation, verified: set[object]
 ) -> Iterator[tuple[Node, Complaint]]:
-    """What is wrong with the nodes; `verified` holds what is known of nodes that are right."""
+    """The complaints about nodes. `verified` holds inputs of rules that led to no complaint."""
     for node in computation.nodes:
         if node.op not in OPS:
             continue
@@ -64,16 +73,19 @@ def _complaints(
         inputs = _rule_inputs(node, operands)
         if inputs in verified:
             continue
-        is_right = True
-        for complaint in _node(module, node, operands):
-            is_right = False
+        is_valid = True
+        for complaint in _check_node(module, node, operands):
+            is_valid = False
             yield node, complaint
-        if is_right and inputs is not None:
+        if is_valid and inputs is not None:
             verified.add(inputs)
 
 
 def _rule_inputs(node: Node, operands: tuple[Type, ...]) -> object:
-    """All that rules see of a node, as a key; None where they also see a computation or a value."""
+    """A key of all that rules read of a node; None if they also read a computation or literal.
+
+    Large programs repeat the same few ops with the same types, so most nodes are a lookup.
+    """
     attributes = [item for item in node.attributes.items() if item[0] != "metadata"]
     if any(isinstance(value, Callee | Callees | Literal) for _, value in attributes):
         return None
@@ -83,46 +95,39 @@ def _rule_inputs(node: Node, operands: tuple[Type, ...]) -> object:
 def in_program_order(
     diagnostics: "Iterator[Diagnostic] | list[Diagnostic]",
 ) -> tuple[Diagnostic, ...]:
-    """Diagnostics by their place; those without place stay where they are, in front."""
+    """Diagnostics sorted by place; those without a place come first, in their order."""
     return tuple(
         sorted(diagnostics, key=lambda diagnostic: diagnostic.span.start if diagnostic.span else -1)
     )
 
 
-def _notes(nodes: Sequence[Node], node: Node, complaint: Complaint) -> tuple[Note, ...]:
-    """Where the operand that a complaint points at is defined."""
-    if not isinstance(complaint.at, int) or complaint.at >= len(node.operands):
-        return ()
-    operand = nodes[node.operands[complaint.at]]
-    place = place_of(operand, NodePart.TYPE)
-    return (Note(f"%{operand.name} is {operand.type} here", place),) if place else ()
-
-
 def inferred(module: Module, node: Node, operands: tuple[Type, ...]) -> Inference:
-    """What is wrong with a node, and the type that follows from its operands, if any does."""
-    broken = False
-    for complaint in _generic(OPS[node.op], node, operands):
-        broken = True
+    """Yields the complaints about a node and returns its inferred type, or None."""
+    is_valid = True
+    for complaint in _check_generic(OPS[node.op], node, operands):
+        is_valid = False
         yield complaint
-    if broken:
+    if not is_valid:
         return None
     return (yield from RULES[node.op](InferenceContext(module, node, operands)))
 
 
-def _node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+def _check_node(module: Module, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
     kind = yield from inferred(module, node, operands)
     if kind is not None and kind != node.type:
         fact = f"{node.op} gives {kind}, the text says {node.type}"
         yield Complaint("op-C5", fact, NodePart.TYPE)
 
 
-def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
-    """The rules that hold for every op."""
-    if len(operands) < row.least or (row.most is not None and len(operands) > row.most):
-        count = f"{row.least}" if row.least == row.most else f"at least {row.least}"
-        fact = f"{row.name} takes {count} operand{'s' if row.least != 1 else ''}"
-        at = row.most if row.most is not None and len(operands) > row.most else NodePart.OP
-        yield Complaint("op-C2", f"{fact}, not {len(operands)}", at)
+def _check_generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Complaint]:
+    """The rules of every op: number of operands, required attributes, arrays or tuples."""
+    count, low, high = len(operands), row.min_operands, row.max_operands
+    too_many = high is not None and count > high
+    if count < low or too_many:
+        expected = f"{low}" if low == high else f"at least {low}"
+        fact = f"{row.name} takes {expected} operand{'s' if low != 1 else ''}, not {count}"
+        at = high if high is not None and too_many else NodePart.OP
+        yield Complaint("op-C2", fact, at)
     for attribute in (*row.attributes, *((row.payload,) if row.payload else ())):
         if attribute.required and attribute.name not in node.attributes:
             fact = f"{row.name} needs the attribute {attribute.name}"
@@ -135,8 +140,8 @@ def _generic(row: OpDef, node: Node, operands: tuple[Type, ...]) -> Iterator[Com
             yield Complaint("op-C4", fact, position, "take one element by get-tuple-element")
 
 
-def _structure(computation: Computation) -> Iterator[Diagnostic]:
-    """Order, root and names: what the reader guarantees and a pass could break."""
+def _check_structure(computation: Computation) -> Iterator[Diagnostic]:
+    """Order, root and names: guaranteed for texts, but a pass could break them."""
     nodes = computation.nodes
     if not nodes:
         yield Diagnostic("computation-C7", f"computation %{computation.name} has no instruction")
@@ -156,8 +161,8 @@ def _structure(computation: Computation) -> Iterator[Diagnostic]:
             yield Diagnostic("op-C1", f"unknown op {node.op}", node.span)
 
 
-def _calls(module: Module) -> Iterator[Diagnostic]:
-    """The call graph: what a node calls is defined, and comes before it."""
+def _check_calls(module: Module) -> Iterator[Diagnostic]:
+    """The call graph: callees are defined, and come before their callers."""
     if module.entry not in module.computations:
         yield Diagnostic("computation-C1", f"the entry %{module.entry} is not defined")
     seen: set[str] = set()
@@ -176,7 +181,7 @@ def _calls(module: Module) -> Iterator[Diagnostic]:
         seen.add(name)
 
 
-def _parameters(computation: Computation) -> Iterator[Diagnostic]:
+def _check_parameters(computation: Computation) -> Iterator[Diagnostic]:
     """Parameters are numbered 0 to n - 1, each once."""
     count = len(computation.parameters())
     seen: dict[int, Node] = {}

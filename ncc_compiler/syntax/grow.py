@@ -1,4 +1,4 @@
-"""What the parser makes of each rule of the grammar: nodes of the syntax tree.
+"""Semantic actions of the grammar: from a rule and its children to a node of the syntax tree.
 
 Methods are named after rules and take the rule's children, as lark calls them. They hold no state:
 one instance serves every text.
@@ -80,15 +80,19 @@ class TreeBuilder:
         return attrs.evolve(operation, name=_name(name), is_root=root is not None)
 
     def operation(self, children: Children) -> Instruction:
-        """What is defined, and not yet by what name."""
+        """An instruction without its name, which the rule above knows."""
         kind, op, inside, *written = children
         operands = inside if isinstance(inside, tuple) else ()
         attributes = tuple(
             child if isinstance(child, Attribute) else _attribute(child) for child in written
         )
-        depth = _depth_within(operands, attributes)
+        nested = [operand.inline for operand in operands if operand.inline]
+        for attribute in attributes:
+            for body in attribute.inline:
+                nested += body if isinstance(body, tuple) else ()
+        depth = max((instruction.depth + 1 for instruction in nested), default=0)
         if depth > MAX_INLINE_DEPTH:
-            operands, attributes = (), ()
+            operands, attributes = (), ()  # complained about later; walks of the tree stay shallow
         return Instruction(
             name=_word(op),
             type=kind,
@@ -105,7 +109,7 @@ class TreeBuilder:
         return inside
 
     def statement(self, children: Children) -> Instruction:
-        """The instruction that a plain line is."""
+        """An instruction that the lexer has read as a whole line."""
         plain: Instruction = children[0].instruction
         return plain
 
@@ -127,10 +131,12 @@ class TreeBuilder:
         return Operand(operation.op.text, operation.op.start, operation.op.end, None, operation)
 
     def inline(self, children: Children) -> Attribute:
-        """Computations in the place of the names that an attribute gives."""
+        """An attribute that holds computations in the place of their names."""
         token, *callees = children
         key = token.text.partition("=")[0].rstrip()
-        written = tuple(_name(one) if isinstance(one, Lexeme) else one for one in callees)
+        written = tuple(
+            _name(callee) if isinstance(callee, Lexeme) else callee for callee in callees
+        )
         return Attribute(key, "", token.start, token.start, token.end, written)
 
     def array_type(self, children: Children) -> ArrayText:
@@ -140,17 +146,8 @@ class TreeBuilder:
     def tuple_type(self, children: Children) -> TupleText:
         elements = tuple(child for child in children if isinstance(child, ArrayText | TupleText))
         depth = 1 + max((element.depth for element in elements), default=0)
-        kept = elements if depth <= MAX_TYPE_DEPTH else ()
+        kept = elements if depth <= MAX_TYPE_DEPTH else ()  # complained about later
         return TupleText(kept, children[0].start, children[-1].end, depth)
-
-
-def _depth_within(operands: tuple[Operand, ...], attributes: tuple[Attribute, ...]) -> int:
-    """How deep operations and computations nest in an operation."""
-    nested = [operand.inline for operand in operands if operand.inline]
-    for attribute in attributes:
-        for body in attribute.inline:
-            nested += body if isinstance(body, tuple) else ()
-    return max((one.depth + 1 for one in nested), default=0)
 
 
 def _word(token: Lexeme) -> Word:

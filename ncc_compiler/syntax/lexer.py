@@ -4,10 +4,10 @@ One master pattern finds where a token starts. Attribute values and literals are
 their closing bracket by a scan without recursion, so nesting has no limit and garbage has no cost.
 What is no token becomes one of type BAD that carries the reason; the parser reports it.
 
-Most lines of a large text are plain instructions as XLA prints them. One pattern reads such a line
-whole (`plain_statement`), several times as fast as its tokens take through the parser. It takes a
-subset of the grammar, with the same meaning; whatever is not plain (a tuple, an operand with its
-type, deep braces, comments, a fault) is left to the tokens.
+Most lines of a large text are plain instructions as XLA prints them. One pattern matches the whole
+line (`plain_statement`), several times as fast as tokens through the parser. It accepts a subset of
+the grammar, with the same meaning; all other lines (tuples, operands with types, deep braces,
+comments, faults) are left to the tokens.
 """
 
 import re
@@ -48,6 +48,8 @@ _LIST_WITH_BODIES = re.compile(rf"\{{(?:{BLANK}%?{WORD}{BLANK},)*+{BLANK}\{{")
 _STRING = r'"(?:[^"\\\n]|\\.)*+"'
 _FLAT = rf'(?:[^{{}}()\[\]"/\n]++|{_STRING}|/(?!\*))*+'
 _NESTED = rf"(?:[^{{}}()\[\]\"/\n]++|{_STRING}|/(?!\*)|\{{{_FLAT}\}}|\[{_FLAT}\])*+"
+# Groups: 1 ROOT, 2 name, 3 type, 4 and 5 `constant` or `parameter` and its payload, or 6 and 7
+# another op and its operands.
 _HEAD = re.compile(
     rf"""
     (ROOT[ \t]+)?+(?!(?:ENTRY|ROOT)[ \t]*=)
@@ -68,7 +70,7 @@ _ATTRIBUTE = re.compile(
     """,
     re.VERBOSE,
 )
-# what comes next begins a statement or ends a body: a fault there is told as one of tokens is
+# The next line must begin a statement or end a body; otherwise the tokens report the fault.
 _END = re.compile(rf"\n\s*+(?=ROOT[ \t]|(?:%[\w.\-]++|{WORD})[ \t]*=|\}})")
 
 
@@ -96,34 +98,25 @@ def plain_statement(text: str, start: int) -> Statement | None:
         return None
     root, name, kind, literal_op, payload, op, inside = head.groups()
     instruction = Instruction(
-        name=_name(name, head.start(2)),
+        name=Word(name.removeprefix("%"), head.start(2), head.end(2)),
         type=ArrayText(kind, head.start(3), head.end(3)),
-        op=Word(op, head.start(6), head.end(6)) if op else _word(head, 4),
+        op=Word(op or literal_op, *head.span(6 if op else 4)),
         operands=_operands(inside, head.start(7)) if inside else (),
-        payload=Word(payload, head.start(5), head.end(5)) if literal_op else None,
+        payload=Word(payload, *head.span(5)) if literal_op else None,
         attributes=tuple(attributes),
         is_root=root is not None,
     )
     return Statement("STATEMENT", instruction, start, at, end.end())
 
 
-def _word(match: re.Match[str], group: int) -> Word:
-    return Word(match[group], match.start(group), match.end(group))
-
-
-def _name(written: str, start: int) -> Word:
-    """A name without its `%`, at a place that includes it."""
-    return Word(written.removeprefix("%"), start, start + len(written))
-
-
 def _operands(inside: str, start: int) -> tuple[Operand, ...]:
     """Names with `%`, separated by a comma and a blank."""
-    found = []
+    operands = []
     for written in inside.split(", "):
         end = start + len(written)
-        found.append(Operand(written[1:], start, end))
+        operands.append(Operand(written[1:], start, end))
         start = end + 2
-    return tuple(found)
+    return tuple(operands)
 
 
 class Lexeme(NamedTuple):
@@ -141,7 +134,7 @@ def name_of(token: Lexeme) -> str:
 
 
 ARRAY = r"[a-z][a-z0-9]*\[[^\[\]\n]*\](?:[ \t]*\{[ \t]*(?=[-\d:}])[-\d,\s]*(?::[^{}=\n]*)?\})?"
-"""An array type with its layout, if there is one; what is wrong inside is found by its reader."""
+"""An array type and its layout, if any; faults inside are found when the type is read."""
 _MASTER = re.compile(
     rf"""
     (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
@@ -200,9 +193,9 @@ def tokens(text: str) -> Iterator[Lexeme | Statement]:
     return _tokens(text, 0, len(text), by_line=True)
 
 
-def expand_statements(text: str, found: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
-    """The same tokens, with those of plain lines in the place of the lines."""
-    for token in found:
+def expand_statements(text: str, lexed: Iterable[Lexeme | Statement]) -> Iterator[Lexeme]:
+    """The same tokens, with each Statement replaced by the tokens of its line."""
+    for token in lexed:
         if isinstance(token, Statement):
             yield from _tokens(text, token.start, token.end, by_line=False)
         else:
@@ -210,6 +203,10 @@ def expand_statements(text: str, found: Iterable[Lexeme | Statement]) -> Iterato
 
 
 def _tokens(text: str, at: int, end: int, *, by_line: bool) -> Iterator[Any]:
+    """The tokens that start in [at, end); with `by_line` plain lines are Statements.
+
+    `before` is the type of the last token: `constant` is an op after a type, else a name.
+    """
     before, starts_line = "", by_line
     brackets = _Brackets(text)
     match_at = _MASTER.match
@@ -220,11 +217,11 @@ def _tokens(text: str, at: int, end: int, *, by_line: bool) -> Iterator[Any]:
         starts_line = False
         match = match_at(text, at)
         if match is None:
-            odd = _odd(text, at) if at < end else None
-            if odd is None:
+            bad = _bad_token(text, at) if at < end else None
+            if bad is None:
                 at = _line_end(text, at)
                 continue
-            token = odd
+            token = bad
             yield token
         elif (kind := match.lastgroup) == "SKIP":
             at = match.end()
@@ -249,44 +246,44 @@ def _plain(kind: str | None, match: re.Match[str]) -> Lexeme:
     return Lexeme(kind, text, match.start(), match.end())
 
 
-def _odd(text: str, at: int) -> Lexeme | None:
-    """What starts no token; None for a line that is a comment because it starts with `#`."""
+def _bad_token(text: str, at: int) -> Lexeme | None:
+    """A BAD token for text that starts no other; None for a line that is a comment after `#`."""
     if text[at] == "#" and not text[text.rfind("\n", 0, at) + 1 : at].strip():
         return None
     if text.startswith("/*", at):
         return Lexeme("BAD", "'/*' is never closed", at, len(text))
     if text[at] == '"':
-        found = _PLAIN.match(text, at)
-        fact = "a string stands where none is expected" if found else "'\"' is never closed"
-        return Lexeme("BAD", fact, at, found.end() if found else _line_end(text, at))
+        string = _PLAIN.match(text, at)
+        fact = "a string stands where none is expected" if string else "'\"' is never closed"
+        return Lexeme("BAD", fact, at, string.end() if string else _line_end(text, at))
     return Lexeme("BAD", f"unexpected character {text[at]!r}", at, at + 1)
 
 
 def _attribute(brackets: "_Brackets", match: re.Match[str]) -> Lexeme:
-    """`, key=value`, from the key on; the value reaches to the end of its brackets.
+    """`key=value` of `, key=value`; the value reaches to the end of its brackets.
 
-    Of one whose value is a computation, the key alone: its instructions are tokens of their own.
+    If the value is a computation, the key alone: the instructions are tokens themselves.
     """
     text, start, at, key = match.string, match.start("key"), match.end(), match["key"]
     if holds_computations(key, text, at):
         return Lexeme("CALLEE", text[start:at], start, at)
-    found = _MESH.match(text, at) or _IOTA.match(text, at) or _TYPE.match(text, at)
-    if found:
-        return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())
+    value = _MESH.match(text, at) or _IOTA.match(text, at) or _TYPE.match(text, at)
+    if value:
+        return Lexeme("ATTRIBUTE", text[start : value.end()], start, value.end())
     if text.startswith(("{", "[", "("), at):
         end = brackets.closing(at)
         if end < 0:
             return Lexeme("BAD", f"{text[at]!r} is never closed", at, at + 1)
         return Lexeme("ATTRIBUTE", text[start:end], start, end)
-    found = _PLAIN.match(text, at)
-    if found is None:
+    value = _PLAIN.match(text, at)
+    if value is None:
         fact = f"attribute {match['key']} has no value"
         return Lexeme("BAD", fact, start, max(start + 1, match.end("key")))
-    return Lexeme("ATTRIBUTE", text[start : found.end()], start, found.end())
+    return Lexeme("ATTRIBUTE", text[start : value.end()], start, value.end())
 
 
 def _with_payload(brackets: "_Brackets", match: re.Match[str]) -> Iterator[Lexeme]:
-    """`constant` or `parameter`, and what stands in its parentheses as one LITERAL."""
+    """`constant` or `parameter`, and the text in its parentheses as one LITERAL."""
     text, at = match.string, match.end()
     yield Lexeme("NAME", match[0], match.start(), at)
     if not text.startswith("(", at):
@@ -321,17 +318,17 @@ class _Brackets:
         return end
 
     def _search(self, at: int) -> int:
-        open_brackets: list[str] = []
+        awaited: list[str] = []  # closing brackets, the innermost last
         for match in _BRACKET.finditer(self._text, at):
-            found = match[0]
-            if found in _CLOSES:
-                open_brackets.append(_CLOSES[found])
-            elif found in _CLOSERS:
-                if found != open_brackets.pop():
+            mark = match[0]
+            if mark in _CLOSES:
+                awaited.append(_CLOSES[mark])
+            elif mark in _CLOSERS:
+                if mark != awaited.pop():
                     return -1
-                if not open_brackets:
+                if not awaited:
                     return match.end()
-            elif found[0] == "\n" or found in ('"', "/*"):
+            elif mark[0] == "\n" or mark in ('"', "/*"):  # a definition, or never closed
                 return -1
         return -1
 

@@ -102,15 +102,15 @@ class _Parsing:
                 break
             except UnexpectedToken as error:
                 if self._by_line:
-                    token = self._spell_out(token)
+                    token = self._expand_lines(token)
                     continue
                 token = self._recover(token, error.expected)
                 if token is None:
                     break
         return self._finish(), tuple(self._diagnostics)
 
-    def _spell_out(self, token: Any) -> Any:
-        """From this token on read no line whole, so that a fault has a place and its name."""
+    def _expand_lines(self, token: Any) -> Any:
+        """From this token on lines are tokens, so that an error names a place inside its line."""
         self._by_line = False
         rest = itertools.chain([token], self._tokens)
         self._tokens = expand_statements(self._source.text, rest)
@@ -135,22 +135,22 @@ class _Parsing:
         )
 
     def _recover(self, token: Any, expected: Any) -> Any:
-        """Report, cut the stacks back, and give the token to go on with, if any."""
+        """Report, cut the stacks back, and return the token to continue with, if any."""
         self._report(token, expected)
         if len(self._diagnostics) >= MAX_ERRORS:
             return None
-        heading = self._heading_around(token)
+        line_start = self._source.text.rfind("\n", 0, token.start) + 1
+        heading = _HEADING.match(self._source.text, line_start)
         if heading and not self._starts_line(token) and self._cut_back("ENTRY"):
             self._open_body(heading)
-            heading = None
         skipped = False
-        for found in itertools.chain([token], self._tokens):
-            if found.type == "DEFINITION":
-                self._broken.add(name_of(found))
-            if self._starts_line(found) and self._resumes_at(found, skipped=skipped):
-                if found.type == "DEFINITION":
-                    self._broken.discard(name_of(found))
-                return found
+        for following in itertools.chain([token], self._tokens):
+            if following.type == "DEFINITION":
+                self._broken.add(name_of(following))
+            if self._starts_line(following) and self._resumes_at(following, skipped=skipped):
+                if following.type == "DEFINITION":
+                    self._broken.discard(name_of(following))
+                return following
             skipped = True
         self._cut_back("ROOT")
         return None
@@ -168,25 +168,25 @@ class _Parsing:
 
     def _cut_back(self, terminal: str) -> bool:
         """Drop the innermost unfinished constructs until `terminal` may follow."""
-        stack = self._state.state_stack
-        body = "_RBRACE" if terminal == "ENTRY" else terminal
-        for depth in range(len(stack), 0, -1):
-            if self._accepts(depth, terminal) or self._accepts(depth, body):
-                self._drop(depth)
+        states, values = self._state.state_stack, self._state.value_stack
+        # a computation may also follow once the `}` of an open one is supplied
+        closing = "_RBRACE" if terminal == "ENTRY" else terminal
+        for depth in range(len(states), 0, -1):
+            if self._accepts(depth, terminal) or self._accepts(depth, closing):
+                # the value stack is one shorter: the start state has no value
+                for value in values[depth - 1 :]:
+                    if isinstance(value, Lexeme) and value.type == "DEFINITION":
+                        self._broken.add(name_of(value))
+                del states[depth:]
+                del values[depth - 1 :]
                 return True
         return False
 
-    def _drop(self, depth: int) -> None:
-        """Cut the stacks off at a depth and note the definitions that go with them."""
-        values = self._state.value_stack
-        for value in values[depth - 1 :]:
-            if isinstance(value, Lexeme) and value.type == "DEFINITION":
-                self._broken.add(name_of(value))
-        del self._state.state_stack[depth:]
-        del values[depth - 1 :]
-
     def _accepts(self, depth: int, terminal: str) -> bool:
-        """Whether the parser, cut back to this depth, could shift the terminal."""
+        """Whether the parser, cut back to this depth, could shift the terminal.
+
+        Plays the reductions that come before the shift on a copy of the LALR stack.
+        """
         states = self._state.parse_conf.states
         if terminal not in states[self._state.state_stack[depth - 1]]:
             return False
@@ -199,7 +199,7 @@ class _Parsing:
             stack.append(states[stack[-1]][rule.origin.name][1])
 
     def _close_body(self) -> None:
-        """Supply the `}` of a computation that is open, and of those written in place in it."""
+        """Supply the `}` of an open computation, and of those written in place inside of it."""
         stack = self._state.state_stack
         while self._accepts(len(stack), "_RBRACE") and not self._accepts(len(stack), "ENTRY"):
             self._feed("_RBRACE", "}")
@@ -219,12 +219,8 @@ class _Parsing:
         token: Any = Lexeme(terminal, text, start, start + len(text))
         self._state.feed_token(token)
 
-    def _heading_around(self, token: Any) -> re.Match[str] | None:
-        line_start = self._source.text.rfind("\n", 0, token.start) + 1
-        return _HEADING.match(self._source.text, line_start)
-
     def _starts_line(self, token: Any) -> bool:
-        """Whether blanks only stand before it; looks at no more than them, lines may be long."""
+        """Whether only blanks precede it in its line; reads only these, since lines may be long."""
         text, at = self._source.text, token.start - 1
         while at >= 0 and text[at] != "\n" and text[at].isspace():
             at -= 1
@@ -232,16 +228,16 @@ class _Parsing:
 
     def _report(self, token: Any, expected: Any) -> None:
         span = Span(self._source, token.start, token.end)
-        goes_on = _STATEMENT_STARTS.isdisjoint(expected)
+        is_unfinished = _STATEMENT_STARTS.isdisjoint(expected)
         unusual = {"_LPAR", "CALLEE"} if "_RPAR" in expected else set()  # an operation in place
-        wanted = [text for key, text in _SPELLINGS.items() if key in set(expected) - unusual]
-        listed = " or ".join(filter(None, [", ".join(wanted[:-1]), *wanted[-1:]]))
+        spelled = [text for key, text in _SPELLINGS.items() if key in set(expected) - unusual]
+        listed = " or ".join(filter(None, [", ".join(spelled[:-1]), *spelled[-1:]]))
         if token.type == "BAD":
             message = token.text
         elif token.type == "$END":
             span = self._behind_line_before(token)
             message = f"expected {listed}, found the end of the file"
-        elif goes_on and self._starts_line(token):
+        elif is_unfinished and self._starts_line(token):
             span = self._behind_line_before(token)
             message = f"expected {listed}, found the end of the line"
         else:

@@ -1,4 +1,4 @@
-"""The syntax tree: what the text says, unresolved, each piece with its offsets in the source."""
+"""The syntax tree: names and values as written, each with its offsets in the source."""
 
 from typing import TypeAlias
 
@@ -10,12 +10,12 @@ MAX_TYPE_DEPTH = 32
 """Tuples nest at most this deep; deeper ones are complained about and cut off."""
 
 MAX_INLINE_DEPTH = 32
-"""And so do operations in the place of operands, and computations in the place of their names."""
+"""The same for operations in the place of operands, and computations in the place of names."""
 
 
 @attrs.frozen(eq=False)
 class Word:
-    """A piece of text that means one thing: a name without its `%`, an opcode, a literal."""
+    """A piece of text with its place: a name without its `%`, an opcode, a literal."""
 
     text: str
     start: int
@@ -81,9 +81,9 @@ class Attribute:
 
 @attrs.frozen(eq=False)
 class Instruction:
-    """`ROOT name = type op(operands), attributes`; without type it is what follows from the rest.
+    """`ROOT name = type op(operands), attributes`; a type that is left out is inferred later.
 
-    The payload is what the parentheses of `parameter` and `constant` hold. A depth above
+    The payload is the text in the parentheses of `parameter` and `constant`. A depth above
     MAX_INLINE_DEPTH means that operands and attributes were cut off.
     """
 

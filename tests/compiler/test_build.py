@@ -4,7 +4,7 @@ import pytest
 
 from ncc_compiler.diagnostics import Source
 from ncc_compiler.ir.collectives import rank_groups, rank_pairs
-from ncc_compiler.ir.graph import Callee, Pairs, Raw
+from ncc_compiler.ir.graph import Callee, Raw, SourceTargetPairs
 from ncc_compiler.ir.text.build import build_module, source_frame
 from ncc_compiler.syntax.parse import parse
 from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups
@@ -227,4 +227,6 @@ def test_every_spelling_of_groups_is_read() -> None:
 
 def test_pairs_are_read() -> None:
     text = X + "y = f32[4] collective-permute(x), source_target_pairs={{0,1}, {1,0}}\n"
-    assert node(load(text), "y").attributes["source_target_pairs"] == Pairs(((0, 1), (1, 0)))
+    assert node(load(text), "y").attributes["source_target_pairs"] == SourceTargetPairs(
+        ((0, 1), (1, 0))
+    )

@@ -11,7 +11,7 @@ import pytest
 from ncc_compiler.cli import main
 from ncc_compiler.diagnostics import CompileError, Source
 from ncc_compiler.frontends import foreign
-from ncc_compiler.frontends.partitioned import check_partitioned, world_of_shardings
+from ncc_compiler.frontends.partitioned import check_partitioned, count_of_shardings
 
 HEADER = "HloModule m, num_partitions=4\n"
 SHARDED = "%x = f32[8] parameter(0), sharding={devices=[4]<=[4]}\n"
@@ -127,7 +127,7 @@ def test_annotations_inside_are_refused_where_a_sign_of_the_end_is_missing(old, 
     ],
 )
 def test_shardings_tell_the_number_of_devices(text: str, world: str) -> None:
-    assert world_of_shardings(text) == world
+    assert count_of_shardings(text) == world
 
 
 @pytest.mark.parametrize("suffix", [".mlir", ".mlirbc", ".pb"])

@@ -1,1 +1,1 @@
-"""The rows of the table of ops, by kind: operands, attributes, sentences of their rules."""
+"""The rows of the table of ops, by subject: operands, attributes, sentences of their rules."""

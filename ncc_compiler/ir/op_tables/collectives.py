@@ -1,7 +1,7 @@
-"""Rows of the collectives: HLO's, and those that HLO lacks; types in `type_rules/collectives.py`.
+"""Rows of the collectives of HLO, and of those that HLO lacks.
 
-The latter are custom calls in a text (backend_config.py), and ops of their own in the graph, named
-as the target of the call.
+The latter are custom calls in a text (backend_config.py); in the graph they are ops with the name
+of the call's target. Their result types: `type_rules/collectives.py`.
 """
 
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ SLOTS_OR_OFFSETS = (
 ONE_KIND_OF_IDS = "with receive offsets the program has replicas or partitions, not both"
 
 NCC = "ncc."
-"""How the names of collectives begin that HLO lacks."""
+"""Prefix of the names of collectives that HLO lacks."""
 
 
 def _collective(
@@ -93,7 +93,7 @@ def _collective(
 def _variable_size(
     name: str, operands: int, attributes: Iterable[AttributeDef], rules: Iterable[str]
 ) -> OpDef:
-    """A variable-size (v-) collective: arrays of counts say at run time how many rows move."""
+    """The row of a variable-size (v-) collective; see VARIABLE_SIZE."""
     return OpDef(name, operands, operands, tuple(attributes), tuple(rules), collective=True)
 
 
@@ -126,8 +126,12 @@ HLO_COLLECTIVES = (
             *optional(slice_sizes=AttrKind.LISTS),
         ),
         (
-            *(SOURCES_ONCE, TARGETS_ONCE, PAIRS_EXIST),
-            *(INPUT_AND_OUTPUT, STARTS_OF_SLICES, SIZES_OF_SLICES),
+            SOURCES_ONCE,
+            TARGETS_ONCE,
+            PAIRS_EXIST,
+            INPUT_AND_OUTPUT,
+            STARTS_OF_SLICES,
+            SIZES_OF_SLICES,
         ),
         SLICE_SIZES,
     ),
@@ -179,8 +183,12 @@ NCC_COLLECTIVES = (
         3,
         (*_GROUPS, *_GLOBAL_IDS),
         (
-            *(*_GROUP_RULES, EQUAL_SIZES, ONE_LAYOUT),
-            *(METADATA_WITH_OFFSETS, SLOTS_OR_OFFSETS, ONE_KIND_OF_IDS),
+            *_GROUP_RULES,
+            EQUAL_SIZES,
+            ONE_LAYOUT,
+            METADATA_WITH_OFFSETS,
+            SLOTS_OR_OFFSETS,
+            ONE_KIND_OF_IDS,
         ),
     ),
     OpDef(
@@ -198,4 +206,4 @@ NCC_COLLECTIVES = (
 VARIABLE_SIZE = frozenset(
     {"ragged-all-to-all", "ncc.all_gather_v", "ncc.reduce_scatter_v", "ncc.all_to_all_v"}
 )
-"""Variable-size (v-) collectives: arrays of counts say at run time how many rows move."""
+"""Variable-size (v-) collectives: arrays of counts give the number of rows at run time."""

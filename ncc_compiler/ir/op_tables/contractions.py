@@ -1,4 +1,4 @@
-"""Rows of the ops that fold dimensions away: products, reductions, windows that slide.
+"""Rows of ops that reduce dimensions: products, reductions, sliding windows.
 
 Their result types: `type_rules/contractions.py`; their meaning: `reference/contraction.py`.
 """

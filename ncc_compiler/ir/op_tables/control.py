@@ -9,17 +9,22 @@ import attrs
 
 from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 
-_TAKES = ("the computation has as many parameters", "operands have the types of its parameters")
+_CALL_RULES = (
+    "the computation has as many parameters",
+    "operands have the types of its parameters",
+)
 _CALLS = required(calls=AttrKind.CALLEE)
 
 
-def _row(name: str, least: int, most: int | None, *rules: str) -> OpDef:
-    return OpDef(name, least, most, (), rules, takes_tuples=True)
+def _row(name: str, min_operands: int, max_operands: int | None, *rules: str) -> OpDef:
+    return OpDef(name, min_operands, max_operands, (), rules, takes_tuples=True)
 
 
 CONTROL_ROWS = (
-    OpDef("call", 0, None, required(to_apply=AttrKind.CALLEE), _TAKES, takes_tuples=True),
-    OpDef("fusion", 0, None, (*_CALLS, *optional(kind=AttrKind.WORD)), _TAKES, takes_tuples=True),
+    OpDef("call", 0, None, required(to_apply=AttrKind.CALLEE), _CALL_RULES, takes_tuples=True),
+    OpDef(
+        "fusion", 0, None, (*_CALLS, *optional(kind=AttrKind.WORD)), _CALL_RULES, takes_tuples=True
+    ),
     OpDef(
         "while",
         1,
@@ -77,11 +82,11 @@ CONTROL_ROWS = (
     _row("optimization-barrier", 1, 1),
 )
 
-_TRANSFERRED = optional(channel_id=AttrKind.INTEGER, is_host_transfer=AttrKind.BOOLEAN)
-_ENDED = optional(channel_id=AttrKind.INTEGER)
+_TRANSFER_ATTRIBUTES = optional(channel_id=AttrKind.INTEGER, is_host_transfer=AttrKind.BOOLEAN)
+_DONE_ATTRIBUTES = optional(channel_id=AttrKind.INTEGER)
 _IS_TRANSFER = "the operand is a tuple of data, a context and a token"
 DATA_OF_ARRAYS = "the data is an array, or a tuple of one or more arrays"
-_TRANSFER = (
+_TRANSFER_RULES = (
     "is_host_transfer is not true",
     "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1}}} says who sends to whom",
     "no rank is the source of two pairs",
@@ -100,17 +105,17 @@ TRANSFER_ROWS = (
         "send",
         2,
         2,
-        _TRANSFERRED,
-        (*_TRANSFER, "the second operand is a token", PARTNERED.format("recv")),
+        _TRANSFER_ATTRIBUTES,
+        (*_TRANSFER_RULES, "the second operand is a token", PARTNERED.format("recv")),
         takes_tuples=True,
     ),
     OpDef(
         "recv",
         1,
         1,
-        _TRANSFERRED,
+        _TRANSFER_ATTRIBUTES,
         (
-            *_TRANSFER,
+            *_TRANSFER_RULES,
             "the operand is a token",
             PARTNERED.format("send"),
             "the result is a tuple of data, a context and a token",
@@ -118,15 +123,22 @@ TRANSFER_ROWS = (
         ),
         takes_tuples=True,
     ),
-    OpDef("send-done", 1, 1, _ENDED, (_IS_TRANSFER, OF_A_SEND), takes_tuples=True),
-    OpDef("recv-done", 1, 1, _ENDED, (_IS_TRANSFER, OF_A_RECV, SENT_BEFORE), takes_tuples=True),
+    OpDef("send-done", 1, 1, _DONE_ATTRIBUTES, (_IS_TRANSFER, OF_A_SEND), takes_tuples=True),
+    OpDef(
+        "recv-done",
+        1,
+        1,
+        _DONE_ATTRIBUTES,
+        (_IS_TRANSFER, OF_A_RECV, SENT_BEFORE),
+        takes_tuples=True,
+    ),
 )
 
 _IS_STARTED = "the operand is a tuple of operand, result and contexts"
 
 
 def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
-    """Pairs `<collective>-start` and `-done`, `copy-start`, and `async-start` to `-done`."""
+    """Rows of `-start` and `-done` of collectives and copies, and of `async-start` to `-done`."""
     rows: list[OpDef] = []
     for row in collectives:
         rows.append(attrs.evolve(row, name=f"{row.name}-start"))
@@ -137,7 +149,7 @@ def asynchronous_rows(collectives: Iterable[OpDef]) -> tuple[OpDef, ...]:
         *rows,
         OpDef("copy-start", 1, 1),
         _row("copy-done", 1, 1, "the operand is a tuple of copy, original and contexts"),
-        OpDef("async-start", 0, None, _CALLS, _TAKES, takes_tuples=True),
+        OpDef("async-start", 0, None, _CALLS, _CALL_RULES, takes_tuples=True),
         OpDef("async-update", 1, 1, calls, (_IS_STARTED,), takes_tuples=True),
         OpDef("async-done", 1, 1, calls, (_IS_STARTED,), takes_tuples=True),
     )

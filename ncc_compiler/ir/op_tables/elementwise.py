@@ -1,4 +1,4 @@
-"""Rows of elementwise ops, and of those that reinterpret the bits of elements.
+"""Rows of elementwise ops, and of ops that reinterpret the bits of elements.
 
 Their result types: `type_rules/elementwise.py`.
 """
@@ -116,4 +116,4 @@ ELEMENTWISE_ROWS = (
         ("iota_dimension is a dimension of the result", "the result is not pred"),
     ),
 )
-"""Every op whose result elements follow one by one from those of its operands."""
+"""Ops that compute each element of the result from the same element of the operands."""

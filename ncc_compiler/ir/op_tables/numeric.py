@@ -1,4 +1,4 @@
-"""Rows of the ops that are whole numerical methods: transforms, factorisations, random bits.
+"""Rows of numerical methods: transforms, factorisations, random bits, batch norm.
 
 Their result types: `type_rules/numeric.py`; their meaning: `reference/numeric.py`.
 """
@@ -7,26 +7,26 @@ from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, requ
 
 
 def _flag(name: str) -> AttributeDef:
-    """A flag that is false where it is not written."""
+    """A flag that is false by default."""
     return AttributeDef(name, AttrKind.BOOLEAN, False, False)
 
 
-BATCH_NORM = (
+_BATCH_NORM = (
     "the elements are floats",
     "feature_index is a dimension of the first operand",
     "scale, offset, mean and variance have an element for each index of that dimension",
 )
-_NORMALISED = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
+_BATCH_NORM_ATTRIBUTES = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
 
 NUMERIC_ROWS = (
-    OpDef("batch-norm-training", 3, 3, _NORMALISED, BATCH_NORM),
-    OpDef("batch-norm-inference", 5, 5, _NORMALISED, BATCH_NORM),
+    OpDef("batch-norm-training", 3, 3, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
+    OpDef("batch-norm-inference", 5, 5, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
     OpDef(
         "batch-norm-grad",
         5,
         5,
-        _NORMALISED,
-        (*BATCH_NORM, "the last operand has the shape of the first"),
+        _BATCH_NORM_ATTRIBUTES,
+        (*_BATCH_NORM, "the last operand has the shape of the first"),
     ),
     OpDef(
         "fft",

@@ -1,4 +1,4 @@
-"""What a row of the table of ops says: operands, attributes, the sentences of its rules.
+"""The rows of the table of ops: operands, attributes, the sentences of rules.
 
 The helpers below shorten rows: `required`, `optional` and `dimension_lists` make attributes,
 `elementwise` makes a row for each of several names.
@@ -37,7 +37,7 @@ class AttrKind(enum.Enum):
 
 @attrs.frozen
 class AttributeDef:
-    """An attribute an op gives a meaning to; `default` is filled in where the text has none."""
+    """An attribute that has a meaning for an op; `default` is its value if the text has none."""
 
     name: str
     kind: AttrKind
@@ -47,17 +47,17 @@ class AttributeDef:
 
 @attrs.frozen
 class OpDef:
-    """One row: `least` to `most` operands (None: any number), attributes, rules."""
+    """One row: an op with its operands (`max_operands` None: any number), attributes, rules."""
 
     name: str
-    least: int
-    most: int | None
+    min_operands: int
+    max_operands: int | None
     attributes: tuple[AttributeDef, ...] = ()
     rules: tuple[str, ...] = ()
-    payload: AttributeDef | None = None  # what the parentheses hold instead of operands
+    payload: AttributeDef | None = None  # in the parentheses instead of operands
     collective: bool = False
-    takes_tuples: bool = False  # its operands need not be arrays
-    tuples_with: str = ""  # nor where it has this attribute
+    takes_tuples: bool = False  # operands need not be arrays
+    tuples_with: str = ""  # operands need not be arrays where this attribute is given
     has_side_effect: bool = False  # neither dead code nor common subexpressions drop it
 
     def attribute(self, name: str) -> AttributeDef | None:

@@ -44,7 +44,7 @@ def _is_ncc(op: str) -> bool:
 
 
 def as_collective(written: tree.Instruction, reading: TextReader) -> tree.Instruction | None:
-    """The instruction, a call of such a target as if its op were written; None if it is wrong."""
+    """The instruction; a custom call of such a target becomes its op. None after a complaint."""
     name = written.op.text
     if _is_ncc(name):
         hint = f'write {CUSTOM_CALL}(…), {TARGET}="{name}"'
@@ -53,7 +53,7 @@ def as_collective(written: tree.Instruction, reading: TextReader) -> tree.Instru
         return None
     if name != CUSTOM_CALL:
         return written
-    target = next((one for one in written.attributes if one.key == TARGET), None)
+    target = next((row for row in written.attributes if row.key == TARGET), None)
     row = OPS.get(target.value.strip('"')) if target else None
     if row is None or not _is_ncc(row.name):
         return written
@@ -75,7 +75,11 @@ def _entries(
 ) -> list[tree.Attribute] | None:
     """An attribute for each key of the configuration, or None after a complaint."""
     try:
-        known = _decoded(config.value)
+        known = json_of(config.value)
+        if isinstance(known, str):  # XLA also prints the object as a quoted string
+            known = json_of(known)
+        if not isinstance(known, dict):
+            raise ValueError(f"it is {str(known)[:40]}")
     except ValueError as error:
         _complain(reading, config, f"{CONFIG} of {row.name} is no JSON object: {error}", row)
         return None
@@ -93,14 +97,7 @@ def _entries(
     return [_attribute(config, key, match) for key, match in entries.items()]
 
 
-def _decoded(text: str) -> Mapping[str, object]:
-    """The object that a text spells, raw or as a string; ValueError if it spells none."""
-    value = json_of(text)
-    if isinstance(value, str):
-        value = json_of(value)
-    if not isinstance(value, dict):
-        raise ValueError(f"it is {str(value)[:40]}")
-    return value
+_EXAMPLES: Mapping[str, object] = {"dimensions": [0], "reduction": "add", "root": 0}
 
 
 def _complain(
@@ -109,9 +106,6 @@ def _complain(
     example = json.dumps({a.name: _EXAMPLES[a.name] for a in row.attributes if a.required})
     place = (config.value_start, config.end)
     reading.complain(IS_A_CONFIG, fact, place, hint or f"for example {CONFIG}={example}")
-
-
-_EXAMPLES: Mapping[str, object] = {"dimensions": [0], "reduction": "add", "root": 0}
 
 
 def _attribute(config: tree.Attribute, key: str, match: re.Match[str]) -> tree.Attribute:

@@ -1,14 +1,14 @@
 """Bitcasts of arrays that are not in row-major order, as transposes.
 
-A bitcast gives the bytes of its operand another type, so both layouts say which elements are meant:
+A bitcast gives the bytes of its operand another type, so its values depend on both layouts:
 
     x = f32[2,3]{0,1} parameter(0)
     b = f32[6]{0} bitcast(x)
 
 lists x column by column. That is a transpose of x to the order of its memory, a bitcast between
 arrays in row-major order, and a transpose from the order of the memory of b (none here).
-Nothing else in a program depends on layouts. Of tiled arrays only those bitcasts are expanded that
-leave the memory as it is; others would move elements between tiles.
+Nothing else in a program depends on layouts. A bitcast of a tiled array is expanded only if both
+sides have the same tiles and sizes; otherwise elements would move between tiles.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from ncc_compiler.syntax import tree
 
 
 def expand_bitcasts(file: tree.File) -> tree.File:
-    """The file with such bitcasts spelt out, but for those whose types cannot be read."""
+    """The file with such bitcasts expanded, except those whose types cannot be read."""
     if not any(
         instruction.op.text == "bitcast"
         for body in file.computations
@@ -32,13 +32,13 @@ def expand_bitcasts(file: tree.File) -> tree.File:
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            attrs.evolve(body, instructions=tuple(_with_expanded_bitcasts(body)))
             for body in file.computations
         ),
     )
 
 
-def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+def _with_expanded_bitcasts(body: tree.ComputationText) -> Iterator[tree.Instruction]:
     kinds = {instruction.name.text: instruction.type for instruction in body.instructions}
     names = FreshNames(kinds)
     for instruction in body.instructions:
@@ -55,35 +55,35 @@ def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
             yield instruction
             continue
         source, target = layout_of(kind), layout_of(instruction.type)
-        if source is None or target is None or not _is_known(source, target):
+        if source is None or target is None or not _keeps_tiles(source, target):
             yield instruction
             continue
         metadata = tuple(row for row in instruction.attributes if row.key == "metadata")
-        piece = attrs.evolve(instruction, is_root=False, attributes=metadata)
+        template = attrs.evolve(instruction, is_root=False, attributes=metadata)
         if source.order != tuple(sorted(source.order)):
-            rows = attrs.evolve(
-                _transpose(piece, operand, source.order),
+            in_memory_order = attrs.evolve(
+                _transpose(template, operand, source.order),
                 name=_fresh(instruction, names),
                 type=_type_in_memory(instruction, source),
             )
-            yield rows
-            operand = _use(rows)
+            yield in_memory_order
+            operand = _use(in_memory_order)
         if target.order == tuple(sorted(target.order)):
             yield attrs.evolve(instruction, operands=(operand,))
             continue
         cast = attrs.evolve(
-            piece,
+            template,
             name=_fresh(instruction, names),
             type=_type_in_memory(instruction, target),
             operands=(operand,),
         )
         yield cast
-        back = tuple(np.argsort(target.order).tolist())
+        back = tuple(np.argsort(target.order).tolist())  # the inverse permutation
         yield _transpose(attrs.evolve(instruction, attributes=metadata), _use(cast), back)
 
 
-def _is_known(source: MemoryLayout, target: MemoryLayout) -> bool:
-    """Whether it is known which element is where: no tiles, or the same tiles of the same array."""
+def _keeps_tiles(source: MemoryLayout, target: MemoryLayout) -> bool:
+    """Whether no element changes its tile: no tiles, or the same tiles over the same sizes."""
     if not source.tiles and not target.tiles:
         return True
     return (source.tiles, source.sizes) == (target.tiles, target.sizes)
@@ -92,7 +92,7 @@ def _is_known(source: MemoryLayout, target: MemoryLayout) -> bool:
 def _transpose(
     instruction: tree.Instruction, operand: tree.Operand, dimensions: tuple[int, ...]
 ) -> tree.Instruction:
-    """A transpose in the place of a bitcast, of its name and type."""
+    """A transpose with the name and type of the bitcast `instruction`."""
     text = "{" + ",".join(map(str, dimensions)) + "}"
     row = tree.Attribute(
         "dimensions", text, instruction.op.start, instruction.op.start, instruction.op.end

@@ -2,12 +2,12 @@
 
 `build_module` at the end runs the stages: shorthand is expanded (desugar.py), each computation is
 built (`ComputationBuilder`), the entry is chosen, header and ranks are read, missing types are
-inferred. An instruction that is wrong leaves a hole: a node of its declared type whose op is HOLE,
-so that its users can be checked all the same and everything is complained about at once. A module
-with holes never leaves `load`.
+inferred. A wrong instruction becomes a hole: a node of its declared type whose op is HOLE, so that
+its users can still be checked and all faults are reported at once. `load` refuses a module with
+holes.
 
-`read_frames` and `source_frame` read the tables of source locations before the computations, and
-the `metadata` that points there.
+`read_frames` and `source_frame` read the tables of source locations in front of the computations,
+and the `metadata` of instructions that refers to them.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from ncc_compiler.ir.graph import (
     names_in,
 )
 from ncc_compiler.ir.op_tables.op_row import AttrKind, OpDef
-from ncc_compiler.ir.ops import OPS, REFUSED
+from ncc_compiler.ir.ops import OPS, REFUSED_OPS
 from ncc_compiler.ir.order import call_order, use_order
 from ncc_compiler.ir.rules import InstructionSpan
 from ncc_compiler.ir.text.backend_config import as_collective
@@ -62,13 +62,14 @@ from ncc_compiler.syntax import tree
 _PREDECESSORS = "control-predecessors"
 
 
-def complain_twice(
-    reading: TextReader, what: str, second: tree.Word | None, first: tree.Word | None
+def _complain_of_duplicate(
+    reading: TextReader, subject: str, second: tree.Word | None, first: tree.Word | None
 ) -> None:
+    """Complains at the second name, or at the first where the second has none (see ENTRY_NAME)."""
     place, earlier = second or first, first if second else None
-    assert place, what
+    assert place, subject
     note = [Note("the first definition", earlier.span(reading.source))] if earlier else []
-    reading.complain("name-C2", f"{what} is defined twice", (place.start, place.end), "", *note)
+    reading.complain("name-C2", f"{subject} is defined twice", (place.start, place.end), "", *note)
 
 
 class ComputationBuilder:
@@ -87,25 +88,28 @@ class ComputationBuilder:
         self._written = written
         self._computations = computations
         self._positions: dict[str, int] = {}  # in the text, by name
-        self.left_out: frozenset[NodeId] = frozenset()
+        self.untyped: frozenset[NodeId] = frozenset()
 
     def build(self, name: str) -> Computation:
         """The computation, its nodes ordered, with holes where instructions are wrong."""
         instructions = self._instructions()
-        operands = [self._operands(instruction) for instruction in instructions]
+        operands = [
+            [self._position(operand) for operand in instruction.operands]
+            for instruction in instructions
+        ]
         order, cycles = use_order(operands)
         for cycle, user, use in cycles:
             self._complain_of_cycle(cycle, instructions)
             operands[user][use] = None
-        rank = {position: NodeId(k) for k, position in enumerate(order)}
+        ids = {position: NodeId(k) for k, position in enumerate(order)}
         kinds = [self._type_of(instruction) for instruction in instructions]
-        self.left_out = frozenset(rank[k] for k, kind in enumerate(kinds) if kind is UNTYPED)
+        self.untyped = frozenset(ids[k] for k, kind in enumerate(kinds) if kind is UNTYPED)
         nodes = tuple(
             self._node(
                 instructions[position],
                 kinds[position],
                 tuple(
-                    None if use is None or kinds[use] is None else rank[use]
+                    None if use is None or kinds[use] is None else ids[use]
                     for use in operands[position]
                 ),
             )
@@ -114,7 +118,7 @@ class ComputationBuilder:
         self._check_layouts(instructions)
         self._check_attributes()
         root = self._root(instructions)
-        return Computation(name, nodes, rank[root] if nodes else NodeId(0))
+        return Computation(name, nodes, ids[root] if nodes else NodeId(0))
 
     def _type_of(self, written: tree.Instruction) -> Type | None:
         """The type, UNTYPED where it is left out; None after a complaint."""
@@ -132,8 +136,9 @@ class ComputationBuilder:
     ) -> None:
         """Blame the first use, in the text, of a value that is defined later."""
         user, used = min(pair for pair in itertools.pairwise(cycle) if pair[0] <= pair[1])
-        turn = cycle.index(user)
-        names = [instructions[k].name.text for k in (*cycle[turn:-1], *cycle[:turn], user)]
+        # the cycle rotated so that it starts and ends with the user
+        start = cycle.index(user)
+        names = [instructions[k].name.text for k in (*cycle[start:-1], *cycle[:start], user)]
         place = next(
             operand
             for operand in instructions[user].operands
@@ -152,17 +157,14 @@ class ComputationBuilder:
             name = instruction.name.text
             if name in self._positions:
                 first = kept[self._positions[name]].name
-                complain_twice(self._reading, f"%{name}", instruction.name, first)
+                _complain_of_duplicate(self._reading, f"%{name}", instruction.name, first)
             else:
                 self._positions[name] = len(kept)
                 kept.append(instruction)
         return kept
 
-    def _operands(self, instruction: tree.Instruction) -> list[int | None]:
-        """Where each operand is defined; None after a complaint."""
-        return [self._position(operand) for operand in instruction.operands]
-
     def _position(self, operand: tree.Word) -> int | None:
+        """The position of the instruction that defines an operand; None after a complaint."""
         position = self._positions.get(operand.text)
         if position is None and operand.text not in self._broken:
             self._reading.complain(
@@ -174,7 +176,7 @@ class ComputationBuilder:
         return position
 
     def _check_layouts(self, instructions: list[tree.Instruction]) -> None:
-        """What bitcasts.py has left: tiles, whose elements a bitcast may move."""
+        """Refuses bitcasts that bitcasts.py could not expand: they move elements of tiles."""
         for written in instructions:
             if written.op.text != "bitcast":
                 continue
@@ -184,7 +186,7 @@ class ComputationBuilder:
             ]
             places = [(written.type or written.op, written.type), *kinds]
             if any(kind is not None and layout_of(kind) is None for _, kind in places):
-                continue  # refused as what it is
+                continue  # refused for what it is
             for place, kind in places:
                 if kind is not None and not is_row_major(kind):
                     fact = "a bitcast of an array in tiles that is not laid out row by row"
@@ -192,7 +194,7 @@ class ComputationBuilder:
                     self._reading.complain("bitcast-C2", fact, (place.start, place.end), hint)
 
     def _check_attributes(self) -> None:
-        """What stands behind the computation's `}` changes nothing here."""
+        """Attributes behind the `}` change nothing here, and must be well formed all the same."""
         for attribute in self._written.attributes:
             key = attribute.key
             if is_misplaced(key, KEYS_OF_COMPUTATIONS):
@@ -222,11 +224,11 @@ class ComputationBuilder:
     def _node(
         self, written: tree.Instruction, kind: Type | None, operands: tuple[NodeId | None, ...]
     ) -> Node:
-        as_op = as_collective(written, self._reading)
         at = (written.op.start, written.op.end)
-        span = InstructionSpan(self._reading.source, *at, as_op or written)
-        row = self._row(as_op) if as_op else None
-        attributes = self._attributes(as_op, row, kind) if as_op and row and kind else None
+        plain = as_collective(written, self._reading)
+        span = InstructionSpan(self._reading.source, *at, plain or written)
+        row = self._row(plain) if plain else None
+        attributes = self._attributes(plain, row, kind) if plain and row and kind else None
         known = tuple(operand for operand in operands if operand is not None)
         if row is None or attributes is None or len(known) != len(operands):
             return Node(written.name.text, HOLE, kind or TokenType(), (), {}, span)
@@ -237,8 +239,8 @@ class ComputationBuilder:
         row = OPS.get(written.op.text)
         if row is None:
             name, place = written.op.text, (written.op.start, written.op.end)
-            fact = f"{name} is not supported" if name in REFUSED else f"unknown op {name}"
-            hint = REFUSED.get(name) or self._reading.suggestion(name, OPS)
+            fact = f"{name} is not supported" if name in REFUSED_OPS else f"unknown op {name}"
+            hint = REFUSED_OPS.get(name) or self._reading.suggestion(name, OPS)
             self._reading.complain("op-C1", fact, place, hint)
         return row
 
@@ -300,7 +302,7 @@ class ComputationBuilder:
                     self._complain_of_callee(callee, attribute)
 
     def _check_predecessors(self, attribute: tree.Attribute) -> None:
-        """They order nothing here, and must be instructions all the same."""
+        """Control predecessors order nothing here, and must be instructions all the same."""
         try:
             names = read_attribute(AttrKind.CALLEES, attribute.value)
         except ValueError as error:
@@ -308,10 +310,10 @@ class ComputationBuilder:
             self._reading.complain("attribute-C1", f"{_PREDECESSORS}: {error}", at)
             return
         assert isinstance(names, Callees), attribute
-        behind = 0
+        offset = 0
         for name in names.names:
-            behind = attribute.value.index(name, behind) + len(name)
-            end = attribute.value_start + behind
+            offset = attribute.value.index(name, offset) + len(name)
+            end = attribute.value_start + offset
             self._position(tree.Word(name, end - len(name), end))
 
     def _complain_of_callee(self, name: str, attribute: tree.Attribute) -> None:
@@ -324,7 +326,7 @@ class ComputationBuilder:
             )
 
     def check_signature(self, computation: Computation) -> None:
-        """What stands behind the name must be what the instructions say."""
+        """Complains if the types behind the computation's name are not those of its nodes."""
         signature = self._written.signature
         nodes = computation.nodes
         if signature is None or not self._is_whole or not nodes:
@@ -365,7 +367,7 @@ Row = Mapping[str, int]
 def read_frames(
     tables: Sequence[tree.SourceTable], reading: TextReader
 ) -> Mapping[int, SourceFrame]:
-    """Frames by id. XLA prints a parent's id plus one, so that 1 says: outermost."""
+    """Frames by id. XLA prints the parent's id plus one, so that 1 means the outermost."""
     files = _texts(tables, "FileNames")
     functions = _texts(tables, "FunctionNames")
     locations = {number: row for number, row, _ in _rows(tables, "FileLocations", reading)}
@@ -414,7 +416,7 @@ def _texts(tables: Sequence[tree.SourceTable], name: str) -> dict[int, str]:
 
 
 def source_frame(module: Module, node: Node) -> SourceFrame | None:
-    """The line of the user's code that a node comes from, by either form of metadata."""
+    """The line of the user's code that a node comes from: by frame id, or by file and line."""
     metadata = node.attributes.get("metadata")
     if not isinstance(metadata, Raw):
         return None
@@ -433,7 +435,7 @@ ENTRY_NAME = "main"
 def build_module(
     file: tree.File, ranks: int | None
 ) -> tuple[Module | None, tuple[Diagnostic, ...]]:
-    """The graph with holes, and the diagnostics; no graph without computation or ranks."""
+    """The graph with holes, and the diagnostics; None without an entry or a number of ranks."""
     reading = TextReader(file.source)
     file = expand_tuple_constants(expand_async_sugar(hoist_inline(file, reading), reading))
     file = expand_bitcasts(file)
@@ -450,7 +452,9 @@ def build_module(
     for cycle, node in order.cycles:
         assert isinstance(node.span, InstructionSpan)
         key = next(key for key, name in node.callees() if name == cycle[-1])
-        at = _attribute_place(node.span.instruction, key)
+        instruction = node.span.instruction
+        places = ((a.value_start, a.end) for a in instruction.attributes if a.key == key)
+        at = next(places, (instruction.op.start, instruction.op.end))
         loop = " -> ".join(f"%{name}" for name in cycle)
         reading.complain("computation-C3", f"computation calls itself: {loop}", at)
     module = Module(
@@ -463,7 +467,7 @@ def build_module(
     counted = with_ranks(module, file.header, ranks, reading)
     if counted is not None:
         counted = infer_missing_types(
-            counted, {n: body.left_out for n, body in bodies.items()}, reading
+            counted, {n: body.untyped for n, body in bodies.items()}, reading
         )
         for name, computation in counted.computations.items():
             bodies[name].check_signature(computation)
@@ -481,7 +485,7 @@ def _named(file: tree.File, reading: TextReader) -> Mapping[str, tree.Computatio
         name = computation.name.text if computation.name else ENTRY_NAME
         first = named.setdefault(name, computation)
         if first is not computation:
-            complain_twice(reading, f"computation %{name}", computation.name, first.name)
+            _complain_of_duplicate(reading, f"computation %{name}", computation.name, first.name)
     return named
 
 
@@ -525,10 +529,3 @@ def _entry(
             "write ENTRY before the computation that runs",
         )
     return free[0] if free else next(iter(computations))
-
-
-def _attribute_place(written: tree.Instruction, key: str) -> tuple[int, int]:
-    for attribute in written.attributes:
-        if attribute.key == key:
-            return attribute.value_start, attribute.end
-    return written.op.start, written.op.end

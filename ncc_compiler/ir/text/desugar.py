@@ -63,7 +63,7 @@ class FreshNames:
 
 
 def hoist_inline(file: tree.File, reading: TextReader) -> tree.File:
-    """The file with nothing inline; what nests too deep is complained of and left out."""
+    """The file with nothing inline; instructions that nest too deep are refused and left out."""
     instructions = [instruction for body in file.computations for instruction in body.instructions]
     if all(instruction.depth == 0 and not _is_splat(instruction) for instruction in instructions):
         return file
@@ -141,8 +141,8 @@ class _Hoisting:
                 names.append(f"%{name.text}")
             else:
                 names.append(f"%{callee.text}")
-        is_one = len(names) == 1 and isinstance(attribute.inline[0], tuple)
-        is_list = attribute.key in CALLEE_LISTS or not is_one
+        is_single_body = len(names) == 1 and isinstance(attribute.inline[0], tuple)
+        is_list = attribute.key in CALLEE_LISTS or not is_single_body
         value = "{" + ", ".join(names) + "}" if is_list else names[0]
         return attrs.evolve(attribute, value=value, inline=())
 
@@ -151,7 +151,7 @@ _SIZES = re.compile(r"\[\s*\d.*\Z", re.DOTALL)
 
 
 def _is_splat(instruction: tree.Instruction) -> bool:
-    """Whether it is an array constant with the value of one element in its parentheses."""
+    """Whether it is an array constant with a single number in its parentheses."""
     if (
         instruction.payload is None
         or instruction.op.text != "constant"
@@ -165,7 +165,7 @@ def _is_splat(instruction: tree.Instruction) -> bool:
 
 
 def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
-    """A broadcast of the constant scalar in place."""
+    """A broadcast whose operand is the scalar constant, inline."""
     assert isinstance(instruction.type, tree.ArrayText), instruction.name
     kind = attrs.evolve(instruction.type, text=_SIZES.sub("[]", instruction.type.text))
     scalar = attrs.evolve(instruction, type=kind, attributes=(), is_root=False)
@@ -178,12 +178,12 @@ def _as_broadcast(instruction: tree.Instruction) -> tree.Instruction:
 
 _START = "-start"
 _ASYNC_SUFFIXES = (_START, "-update", "-done")
-_OF_THE_START = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
-"""Keys of attributes that say something of the start, not of the op."""
+_START_ATTRIBUTES = frozenset({"async_execution_thread", "control-predecessors", "metadata"})
+"""Keys of attributes that belong to the start, not to the op inside."""
 
 
 def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
-    """The file without such starts, updates and dones; a computation more for each start."""
+    """The file without such starts, updates and dones; each start gets a new computation."""
     if not any(
         _is_sugar(instruction.op.text)
         for body in file.computations
@@ -200,19 +200,22 @@ def expand_async_sugar(file: tree.File, reading: TextReader) -> tree.File:
             if not _is_sugar(op):
                 instructions.append(instruction)
                 continue
-            _check_begun(instruction, known, reading)
+            _check_started_op(instruction, known, reading)
             plain = _renamed(instruction, "async" + op.removeprefix(_wrapped(op)))
             if op.endswith(_START):
                 name = names.like(f"wrapped_{_wrapped(op)}")
                 computations.append(_wrapper_computation(instruction, known, name, reading))
-                plain = _start(plain, name)
+                kept = [row for row in plain.attributes if row.key in _START_ATTRIBUTES]
+                op_place = (plain.op.start, plain.op.start, plain.op.end)
+                calls = tree.Attribute("calls", f"%{name}", *op_place)
+                plain = attrs.evolve(plain, attributes=(calls, *kept))
             instructions.append(plain)
         computations.append(attrs.evolve(body, instructions=tuple(instructions)))
     return attrs.evolve(file, computations=tuple(computations))
 
 
 def _is_sugar(op: str) -> bool:
-    """Whether it is a start, update or done of an op of the table, and no op itself."""
+    """Whether it is the start, update or done of an op of the table, and not in the table."""
     if not op.endswith(_ASYNC_SUFFIXES) or op in OPS:
         return False
     inner = _wrapped(op)
@@ -225,30 +228,25 @@ def _wrapped(op: str) -> str:
     return op.rpartition("-")[0]
 
 
-def _check_begun(
+def _check_started_op(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> None:
     """Complains of an update or a done whose operand is the start of another op."""
     op = instruction.op.text
     for operand in instruction.operands:
-        began = known[operand.text].op.text if operand.text in known else op
-        is_async = began.endswith(_ASYNC_SUFFIXES[:2])
-        if not op.endswith(_START) and is_async and _wrapped(began) not in ("async", _wrapped(op)):
-            fact = f"{op} goes on with what {began} has begun"
+        start_op = known[operand.text].op.text if operand.text in known else op
+        is_async = start_op.endswith(_ASYNC_SUFFIXES[:2])
+        if (
+            not op.endswith(_START)
+            and is_async
+            and _wrapped(start_op) not in ("async", _wrapped(op))
+        ):
+            fact = f"{op} goes on with what {start_op} has begun"
             reading.complain("op-C6", fact, (operand.start, operand.end))
 
 
 def _renamed(instruction: tree.Instruction, op: str) -> tree.Instruction:
     return attrs.evolve(instruction, op=tree.Word(op, instruction.op.start, instruction.op.end))
-
-
-def _start(instruction: tree.Instruction, name: str) -> tree.Instruction:
-    """The start, calling the computation of this name."""
-    kept = [attribute for attribute in instruction.attributes if attribute.key in _OF_THE_START]
-    calls = tree.Attribute(
-        "calls", f"%{name}", instruction.op.start, instruction.op.start, instruction.op.end
-    )
-    return attrs.evolve(instruction, attributes=(calls, *kept))
 
 
 def _wrapper_computation(
@@ -257,7 +255,7 @@ def _wrapper_computation(
     name: str,
     reading: TextReader,
 ) -> tree.ComputationText:
-    """The computation of the one op; its parameters are named as the operands are."""
+    """The computation of the single op; its parameters have the names of the operands."""
     parameters = list(_parameters(instruction, known, reading))
     names = FreshNames(parameter.name.text for parameter in parameters)
     result = instruction.type
@@ -274,7 +272,7 @@ def _wrapper_computation(
         attributes=tuple(
             attribute
             for attribute in instruction.attributes
-            if attribute.key not in _OF_THE_START or attribute.key == "metadata"
+            if attribute.key not in _START_ATTRIBUTES or attribute.key == "metadata"
         ),
         is_root=True,
     )
@@ -286,7 +284,7 @@ def _wrapper_computation(
 def _parameters(
     instruction: tree.Instruction, known: Mapping[str, tree.Instruction], reading: TextReader
 ) -> Iterator[tree.Instruction]:
-    """A parameter for each operand, of its type, or of the type that the start writes for it."""
+    """A parameter for each operand, with its type as defined, or as the start's type repeats it."""
     names = FreshNames(())
     start_types = (
         instruction.type.elements[:1] if isinstance(instruction.type, tree.TupleText) else ()
@@ -317,40 +315,41 @@ def _parameters(
         )
 
 
-_PUNCTUATION = re.compile(r"[(){},]")
+_TUPLE_MARK = re.compile(r"[(){},]")
 
 
 def expand_tuple_constants(file: tree.File) -> tree.File:
-    """The file with arrays only as constants, but for literals that are not of their tuple."""
+    """The file with tuple constants expanded, except literals that do not match their tuple."""
     if not any(
-        _is_tuple(instruction) for body in file.computations for instruction in body.instructions
+        _is_tuple_constant(instruction)
+        for body in file.computations
+        for instruction in body.instructions
     ):
         return file
     return attrs.evolve(
         file,
         computations=tuple(
-            attrs.evolve(body, instructions=tuple(_with_expanded(body)))
+            attrs.evolve(body, instructions=tuple(_with_expanded_tuples(body)))
             for body in file.computations
         ),
     )
 
 
-def _is_tuple(instruction: tree.Instruction) -> bool:
+def _is_tuple_constant(instruction: tree.Instruction) -> bool:
     is_constant = instruction.op.text == "constant" and instruction.payload is not None
     return is_constant and isinstance(instruction.type, tree.TupleText)
 
 
-def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
-    taken = {one.name.text for one in body.instructions}
-
-    numbers: dict[str, Iterator[int]] = {}  # by stem; a wide tuple takes many
+def _with_expanded_tuples(body: tree.ComputationText) -> Iterator[tree.Instruction]:
+    taken = {instruction.name.text for instruction in body.instructions}
+    numbers: dict[str, Iterator[int]] = {}  # by stem, so that large tuples take linear time
 
     def fresh(stem: str) -> str:
         number = numbers.setdefault(stem, itertools.count())
         return next(name for k in number if (name := f"{stem}.{k}") not in taken)
 
     def expand(constant: tree.Instruction) -> Iterator[tree.Instruction]:
-        if not _is_tuple(constant):
+        if not _is_tuple_constant(constant):
             yield constant
             return
         assert isinstance(constant.type, tree.TupleText)
@@ -359,7 +358,7 @@ def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
             yield constant  # refused when it is read
             return
         kinds = constant.type.elements
-        parts = _parts(constant.payload, len(kinds))
+        parts = _tuple_parts(constant.payload, len(kinds))
         if parts is None:
             yield constant  # refused when it is read
             return
@@ -377,30 +376,30 @@ def _with_expanded(body: tree.ComputationText) -> Iterator[tree.Instruction]:
         yield from expand(instruction)
 
 
-def _parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
+def _tuple_parts(payload: tree.Word, count: int) -> list[tree.Word] | None:
     """The texts between the commas of `(a, b, …)`; None if there are not `count` of them."""
     blanked = COMMENT.sub(lambda comment: " " * len(comment[0]), payload.text)  # places stay
     text = blanked.strip()
     if text == ELIDED:
         return [payload] * count
     start = payload.start + blanked.index(text)
-    depth, cuts = 0, [0]
-    for mark in _PUNCTUATION.finditer(text):
+    depth, separators = 0, [0]
+    for mark in _TUPLE_MARK.finditer(text):
         if mark[0] in "({":
             depth += 1
         elif mark[0] in ")}":
             depth -= 1
         elif mark[0] == "," and depth == 1:
-            cuts.append(mark.start())
+            separators.append(mark.start())
         if depth == 0 and mark[0] in ")}" and mark.end() != len(text):
             return None
     if not (text.startswith("(") and text.endswith(")")) or depth:
         return None
-    cuts.append(len(text) - 1)
-    if len(cuts) == 2 and not text[1:-1].strip():
+    separators.append(len(text) - 1)
+    if len(separators) == 2 and not text[1:-1].strip():
         return [] if count == 0 else None
     parts = []
-    for before, after in itertools.pairwise(cuts):
+    for before, after in itertools.pairwise(separators):
         inside = text[before + 1 : after]
         at = start + before + 1 + len(inside) - len(inside.lstrip())
         parts.append(tree.Word(inside.strip(), at, at + len(inside.strip())))
@@ -429,7 +428,7 @@ NOT_INFERRED = frozenset(
         "stochastic-convert",
     }
 )
-"""Ops whose result type says more than their operands and attributes do."""
+"""Ops whose result type does not follow from their operands and attributes."""
 
 
 def missing_type(op: str) -> Complaint:
@@ -438,21 +437,21 @@ def missing_type(op: str) -> Complaint:
 
 
 def infer_missing_types(
-    module: Module, left_out: Mapping[str, frozenset[NodeId]], reading: TextReader
+    module: Module, untyped: Mapping[str, frozenset[NodeId]], reading: TextReader
 ) -> Module:
-    """The module with those types; a node whose type cannot be told becomes a hole."""
+    """The module with types for `untyped` nodes; a node without a known type becomes a hole."""
     computations = dict(module.computations)  # callees come first
     for name, computation in module.computations.items():
-        if not left_out.get(name):
+        if not untyped.get(name):
             continue
         nodes = list(computation.nodes)
         unknown: set[NodeId] = set()
         for position, node in enumerate(computation.nodes):
-            is_open = position in left_out[name]
+            is_untyped = position in untyped[name]
             if node.op == HOLE or not unknown.isdisjoint(node.operands):
                 nodes[position] = attrs.evolve(node, op=HOLE, operands=(), attributes={})
-                unknown |= {NodeId(position)} if is_open else set()
-            elif is_open:
+                unknown |= {NodeId(position)} if is_untyped else set()
+            elif is_untyped:
                 current = attrs.evolve(module, computations=computations)
                 kinds = tuple(nodes[operand].type for operand in node.operands)
                 kind = _type_of(current, node, kinds, nodes, reading)
@@ -472,13 +471,13 @@ def _type_of(
     nodes: Sequence[Node],
     reading: TextReader,
 ) -> Type | None:
-    """The type that follows, or None after a complaint."""
-    following = inferred(module, node, operands)
+    """The inferred type, or None after a complaint."""
+    inference = inferred(module, node, operands)
     complaints: list[Complaint] = []
     kind = None
-    try:
+    try:  # the generator yields complaints and returns the type
         while True:
-            complaints.append(next(following))
+            complaints.append(next(inference))
     except StopIteration as end:
         kind = end.value
     if kind is UNTYPED:

@@ -1,8 +1,8 @@
-"""What stands behind `HloModule name`: read, held against the entry computation, and kept.
+"""The attributes behind `HloModule name`: read, checked against the entry computation, and kept.
 
-The counts of ranks are read in ranks.py. The rest changes nothing here: XLA says with it which
-buffers may share memory and what layouts the host sees. But a header that contradicts the program
-belongs to another one, and is refused as XLA's verifier does.
+ranks.py reads the counts of ranks. The other attributes change nothing here: they say which buffers
+may share memory and which layouts the host sees. But a header that contradicts the program belongs
+to another program, and is refused, as XLA's verifier does.
 """
 
 import re
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from ncc_compiler.ir.graph import Attribute, Module
+from ncc_compiler.ir.text.literals import COMMENT
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_HEADERS,
     TextReader,
@@ -38,7 +39,6 @@ _ALIAS = re.compile(
     rf"{_INDEX}\s*:\s*\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*(?:,\s*(?:may-alias|must-alias)\s*)?\)\s*"
 )
 _DONOR = re.compile(rf"\(\s*(\d{{1,9}})\s*,\s*{_INDEX}\s*\)\s*")
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ARROW = re.compile(r"\s*->\s*")
 _NEXT = re.compile(r"\s*(?:,\s*(?!\))|(?=\)))")
 _ARRAY = re.compile(ARRAY)
@@ -47,7 +47,7 @@ Index = tuple[int, ...]
 
 
 def read_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> Module:
-    """The module with the header's attributes but the counts; complains of the form of each."""
+    """The module with the header's attributes, except the counts; complains of their form."""
     kept: dict[str, Attribute] = {}
     seen: set[str] = set()
     for row in header:
@@ -71,7 +71,7 @@ def read_header(module: Module, header: Sequence[tree.Attribute], reading: TextR
 
 
 def _fault(row: tree.Attribute) -> str:
-    """What is wrong with the form of a value, where that needs no program."""
+    """The fault in the form of a value, empty if it has none."""
     form = None
     if row.key in _FLAGS:
         form = (_TRUTH, "true")
@@ -83,7 +83,7 @@ def _fault(row: tree.Attribute) -> str:
 
 
 def check_header(module: Module, header: Sequence[tree.Attribute], reading: TextReader) -> None:
-    """Complains of what does not fit the entry computation."""
+    """Complains of attributes that contradict the entry computation."""
     entry = module.entry_computation
     parameters = [entry.nodes[position].type for position in entry.parameters()]
     program = _HeaderCheck(parameters, entry.nodes[entry.root].type, reading)
@@ -97,7 +97,7 @@ def check_header(module: Module, header: Sequence[tree.Attribute], reading: Text
 
 
 class _HeaderCheck:
-    """The types of the entry computation, and what the header says of them."""
+    """Checks of the header against the types of the entry computation."""
 
     def __init__(self, parameters: Sequence[Type], result: Type, reading: TextReader) -> None:
         self._parameters = parameters
@@ -106,19 +106,19 @@ class _HeaderCheck:
         self._aliased: set[tuple[int, Index]] = set()
 
     def check_aliases(self, row: tree.Attribute) -> None:
-        """Each pairs an array of the result with a parameter's, of as many bytes, each once."""
+        """Each pairs an array of the result with one of a parameter, of equal size, each once."""
         outputs: set[Index] = set()
         form = "{ {0}: (1, {}, may-alias) }"
         for match, at in self._entries(row, _ALIAS, form):
             output, number, index = _index(match[1]), int(match[2]), _index(match[3])
             parameter = self._array("header-C2", number, index, at)
-            gives = _part(self._result, output)
-            if not isinstance(gives, ArrayType):
+            result = _part(self._result, output)
+            if not isinstance(result, ArrayType):
                 fact = f"the result is {self._result} and has no array {_spelled(output)}"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
-            elif parameter is not None and parameter.size_bytes != gives.size_bytes:
+            elif parameter is not None and parameter.size_bytes != result.size_bytes:
                 fact = f"parameter {number}{_within(index)} is {parameter}, the result"
-                fact += f"{_within(output)} is {gives}: they cannot share memory"
+                fact += f"{_within(output)} is {result}: they cannot share memory"
                 self._reading.complain("header-C2", fact, at, _REMEDY)
             elif output in outputs:
                 fact = f"{_spelled(output)} of the result is given memory twice"
@@ -146,11 +146,11 @@ class _HeaderCheck:
             self._reading.complain("header-C1", fact, (row.value_start, row.end))
             return
         actual = (TupleType(tuple(self._parameters)), self._result)
-        whats = ("the parameters are", "the result is")
-        for text, kind, what in zip(written, actual, whats, strict=True):
+        subjects = ("the parameters are", "the result is")
+        for text, kind, subject in zip(written, actual, subjects, strict=True):
             declared = self._reading.type_of(text)
             if declared is not None and declared != kind:
-                fact = f"{what} {kind}, {_LAYOUT} says {declared}"
+                fact = f"{subject} {kind}, {_LAYOUT} says {declared}"
                 hint = f"correct {_LAYOUT}, or leave it out"
                 self._reading.complain("header-C4", fact, (text.start, text.end), hint)
 
@@ -227,7 +227,7 @@ def _type_at(text: str, at: int, base: int, depth: int) -> tree.TypeText | None:
 
 def _blank(text: str) -> str:
     """The text with blanks for comments, so that offsets stay."""
-    return _COMMENT.sub(lambda match: " " * len(match[0]), text)
+    return COMMENT.sub(lambda match: " " * len(match[0]), text)
 
 
 def _index(text: str) -> Index:

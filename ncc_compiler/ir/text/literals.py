@@ -27,7 +27,7 @@ class LiteralError(ValueError):
 
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-"""What literals may hold between their words and marks."""
+"""Comments may stand between the words and marks of a literal."""
 
 _TYPED = re.compile(r"\s*[a-z][a-z0-9]*\[[^\[\]]*\](?:\{[\d,\s]*(?::[^{}]*)?\})?\s*(?=\S)")
 _PART = r"((?:[^(),{}]|\(0x[0-9a-fA-F]*\))*)"
@@ -37,7 +37,7 @@ _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?inf|[-+]?nan")
 _NAN = re.compile(r"(-?)nan\(0x([0-9a-fA-F]{1,16})\)")
 _WORD = re.compile(r"[^\s,]+")
-_TRUTH = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
 ELIDED = "{...}"
@@ -45,7 +45,7 @@ ELIDED = "{...}"
 
 
 def read_literal(text: str, kind: ArrayType) -> Literal | Elided:
-    """What a literal spells; LiteralError says what is wrong with it."""
+    """The value of a literal. Raises LiteralError."""
     text = COMMENT.sub(" ", text).strip()
     if match := _TYPED.match(text):
         text = text[match.end() :]
@@ -58,7 +58,7 @@ def read_literal(text: str, kind: ArrayType) -> Literal | Elided:
     if kind.dtype.is_complex:
         text = _COMPLEX.sub(lambda match: f"{match[1].strip()}|{match[2].strip()}", text)
     words = _words(text, kind)
-    array = _convert(words, kind.dtype).reshape(kind.shape)
+    array = _array_of(words, kind.dtype).reshape(kind.shape)
     array.setflags(write=False)
     return Literal(array)
 
@@ -72,17 +72,17 @@ def _words(text: str, kind: ArrayType) -> list[str]:
     rows = [_WORD.findall(row) for row in _ROW.findall(text)]
     words = [word for row in rows for word in row]
     if len(words) != kind.elements or not _nests(text, rows, kind):
-        raise LiteralError(1, f"the literal does not have the shape of {kind}", hint=_hint(kind))
+        hint = "nest one pair of braces for each dimension, the outermost dimension first"
+        if len(kind.shape) == 1:
+            hint = f"{kind} is written {{a, b, …}} with {kind.shape[0]} elements"
+        raise LiteralError(1, f"the literal does not have the shape of {kind}", hint=hint)
     return words
 
 
-def _hint(kind: ArrayType) -> str:
-    if len(kind.shape) == 1:
-        return f"{kind} is written {{a, b, …}} with {kind.shape[0]} elements"
-    return "nest one pair of braces for each dimension, the outermost dimension first"
-
-
 def _nests(text: str, rows: list[list[str]], kind: ArrayType) -> bool:
+    """Whether the braces follow the shape: each innermost row becomes `r`, and dimension by
+    dimension from inside out `{rr…}` of the right length becomes `r`, until a single one is left.
+    """
     if not kind.elements:
         return not re.sub(r"[{},\s]", "", text)
     if any(len(row) != kind.shape[-1] for row in rows):
@@ -93,9 +93,9 @@ def _nests(text: str, rows: list[list[str]], kind: ArrayType) -> bool:
     return skeleton == "r"
 
 
-def _convert(words: list[str], dtype: DType) -> np.ndarray:
+def _array_of(words: list[str], dtype: DType) -> np.ndarray:
     if dtype is DType.PRED:
-        return np.array([_truth(word) for word in words], dtype=bool)
+        return np.array([_boolean(word) for word in words], dtype=bool)
     if dtype.is_integer:
         return _integers(words, dtype)
     if dtype.is_complex:
@@ -103,18 +103,18 @@ def _convert(words: list[str], dtype: DType) -> np.ndarray:
     return _floats(words, dtype)
 
 
-def _truth(word: str) -> bool:
+def _boolean(word: str) -> bool:
     if _INTEGER.fullmatch(word):
         return bool(word.strip("+-0"))
-    if word not in _TRUTH:
+    if word not in _BOOLEANS:
         raise LiteralError(2, f"{_quoted(word)} is not a pred value", word, "write true or false")
-    return _TRUTH[word]
+    return _BOOLEANS[word]
 
 
 def _integers(words: list[str], dtype: DType) -> np.ndarray:
     bits = int(dtype.value[1:])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if dtype.is_signed else (0, (1 << bits) - 1)
-    if bits == 64:
+    if bits == 64:  # read in either sign, as in XLA
         low, high = -(1 << 63), (1 << 64) - 1
     values = []
     for word in words:
@@ -124,28 +124,29 @@ def _integers(words: list[str], dtype: DType) -> np.ndarray:
         if not low <= value <= high:
             fact = f"{_quoted(word)} is out of range for {dtype.value}"
             raise LiteralError(2, fact, word, f"{dtype.value} holds {low} to {high}")
-        values.append(value % (1 << 64))
+        values.append(value % (1 << 64))  # two's complement, which astype cuts to size
     return np.array(values, dtype=np.uint64).astype(dtype.numpy)
 
 
 def _floats(words: list[str], dtype: DType) -> np.ndarray:
-    wide = np.array([_float(word, dtype) for word in words], dtype=np.float64)
+    doubles = np.array([_float(word, dtype) for word in words], dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        narrow = wide.astype(dtype.numpy)
-        back = narrow.astype(np.float64)
+        rounded = doubles.astype(dtype.numpy)
+        back = rounded.astype(np.float64)
     if dtype is DType.F8E8M0FNU:
         # ml_dtypes rounds all between the least two powers up, also 5.9e-39: XLA's text of 2^-127
-        is_least = (wide > 2.0**-127) & (wide < 1.5 * 2.0**-127)
-        narrow[is_least] = 2.0**-127
+        is_least = (doubles > 2.0**-127) & (doubles < 1.5 * 2.0**-127)
+        rounded[is_least] = 2.0**-127
+    # a finite number that overflows, or an infinity or NaN that the type lacks
     kinds = (np.isfinite, np.isinf, np.isnan)
-    lost = np.logical_or.reduce([kind(wide) & ~kind(back) for kind in kinds])
+    lost = np.logical_or.reduce([kind(doubles) & ~kind(back) for kind in kinds])
     if lost.any():
         word = words[int(lost.argmax())]
         raise LiteralError(2, f"{_quoted(word)} is out of range for {dtype.value}", word)
     for position, word in enumerate(words):
         if "nan" in word:
-            _set_nan(narrow, position, word, dtype)
-    return narrow
+            _set_nan(rounded, position, word, dtype)
+    return rounded
 
 
 def _float(word: str, dtype: DType) -> float:
@@ -187,8 +188,9 @@ def _nan_bits(dtype: DType) -> _NanBits | None:
     """None for types whose NaNs carry nothing."""
     if dtype not in _MANTISSAS:
         return None
-    width, mantissa = dtype.size_bytes * 8, _MANTISSAS[dtype]
-    payload, sign = (1 << mantissa) - 1, 1 << (width - 1)
+    bits, mantissa = dtype.size_bytes * 8, _MANTISSAS[dtype]
+    payload, sign = (1 << mantissa) - 1, 1 << (bits - 1)
+    # F8E4M3FN has a single NaN, all ones; elsewhere the highest bit of the mantissa means quiet
     quiet = payload if dtype is DType.F8E4M3FN else (payload + 1) >> 1
     return _NanBits(_UNSIGNED[dtype.size_bytes], sign, sign - 1 - payload, payload, quiet)
 
@@ -211,8 +213,8 @@ def _set_nan(array: np.ndarray, position: int, word: str, dtype: DType) -> None:
 def _complexes(words: list[str], dtype: DType) -> np.ndarray:
     part = DType.F32 if dtype is DType.C64 else DType.F64
     pairs = [word.partition("|") for word in words]
-    flat = [piece for real, _, imaginary in pairs for piece in (real, imaginary or "0")]
-    return _floats(flat, part).view(dtype.numpy)
+    parts = [word for real, _, imaginary in pairs for word in (real, imaginary or "0")]
+    return _floats(parts, part).view(dtype.numpy)
 
 
 def _quoted(word: str) -> str:
@@ -220,26 +222,26 @@ def _quoted(word: str) -> str:
 
 
 def spell_literal(literal: Literal | Elided, dtype: DType) -> str:
-    """The canonical text of a literal; `read_literal` makes the same bits of it."""
+    """The canonical text of a literal; `read_literal` reads the same bits from it."""
     if isinstance(literal, Elided):
         return ELIDED
     array = literal.array
     if not array.size and array.ndim:
-        return _empty(array.shape)
+        return _spell_empty(array.shape)
     words = [_spell(value, dtype) for value in array.reshape(-1)]
     for size in reversed(array.shape):
         words = [_braced(words[at : at + size]) for at in range(0, len(words), size)]
     return words[0]
 
 
-_MOST_EMPTY = 1000
+_MAX_EMPTY_BRACES = 1000
 
 
-def _empty(shape: tuple[int, ...]) -> str:
+def _spell_empty(shape: tuple[int, ...]) -> str:
     """An array without elements; braces for dimensions before the empty one, unless too many."""
     before = shape[: shape.index(0)]
     text = "{}"
-    for size in reversed(before if math.prod(before) <= _MOST_EMPTY else ()):
+    for size in reversed(before if math.prod(before) <= _MAX_EMPTY_BRACES else ()):
         text = _braced([text] * size)
     return text
 
@@ -261,7 +263,7 @@ def _spell(value: np.generic, dtype: DType) -> str:
 
 
 def _spell_float(element: np.ndarray, dtype: DType) -> str:
-    """The shortest decimal that reads back as the same bits; `one` holds one element."""
+    """The shortest decimal that reads back as the same bits; `element` is an array of one."""
     value = float(element[0])
     if math.isnan(value):
         return _spell_nan(element, dtype)

@@ -7,12 +7,14 @@ from ncc_compiler.ir.graph import Computation, Elided, Literal, Module, Node, So
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.backend_config import spelled
 from ncc_compiler.ir.text.literals import spell_literal
-from ncc_compiler.ir.types import ArrayType
 
 
 def print_module(module: Module) -> str:
     """The whole module: header, source locations, computations with callees first."""
-    parts = [_header(module)]
+    counts = {"replica_count": module.replica_count, "num_partitions": module.num_partitions}
+    attributes = {**module.attributes, **counts}
+    fields = "".join(f", {key}={spell_attribute(value)}" for key, value in attributes.items())
+    parts = [f"HloModule {module.name}{fields}"]
     if module.frames:
         parts.append("\n".join(_tables(module.frames)))
     parts += [
@@ -58,42 +60,25 @@ def print_node(computation: Computation, node: Node) -> str:
     payload = row.payload.name if row and row.payload else None
     inside = ", ".join(f"%{operand.name}" for operand in computation.operands_of(node))
     if payload:
-        inside = _payload(node, payload)
-    kept = {
-        key: value
-        for key, value in node.attributes.items()
-        if key != payload
-        and (key in _SPELLED_OUT or not (row and _is_default(node.op, key, value)))
-    }
+        value = node.attributes[payload]
+        if isinstance(value, Literal | Elided):
+            inside = spell_literal(value, node.array.dtype)
+        else:
+            inside = spell_attribute(value)
+    kept = {}
+    for key, value in node.attributes.items():
+        definition = row.attribute(key) if row else None
+        default = definition.default if definition else None
+        is_default = default is not None and value == default
+        if key != payload and (key in _SPELLED_OUT or not is_default):
+            kept[key] = value
     op, texts = spelled(node.op, kept)
     attributes = "".join(f", {key}={text}" for key, text in texts.items())
     return f"%{node.name} = {node.type} {op}({inside}){attributes}"
 
 
-def _payload(node: Node, key: str) -> str:
-    value = node.attributes[key]
-    if isinstance(value, Literal | Elided):
-        assert isinstance(node.type, ArrayType), node.name
-        return spell_literal(value, node.type.dtype)
-    return spell_attribute(value)
-
-
-def _is_default(op: str, key: str, value: object) -> bool:
-    definition = OPS[op].attribute(key)
-    return definition is not None and definition.default is not None and value == definition.default
-
-
-def _header(module: Module) -> str:
-    counts = {"replica_count": module.replica_count, "num_partitions": module.num_partitions}
-    fields = "".join(
-        f", {key}={spell_attribute(value)}"
-        for key, value in {**module.attributes, **counts}.items()
-    )
-    return f"HloModule {module.name}{fields}"
-
-
 def _tables(frames: Mapping[int, SourceFrame]) -> Iterator[str]:
-    """The four tables, each file, function and location once."""
+    """The four tables of source locations, without duplicates."""
     files = _numbered(frame.file for frame in frames.values())
     functions = _numbered(frame.function for frame in frames.values())
     places = [(files[f.file], functions[f.function], f.line, f.column) for f in frames.values()]

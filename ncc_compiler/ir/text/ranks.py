@@ -1,10 +1,10 @@
-"""How many ranks a program has, and what a text without header means by an id.
+"""The number of ranks of a program, and the meaning of ids in a text without a header.
 
-A header that gives `replica_count` or `num_partitions` says it. Without, ids are ranks: there are
-as many as asked for, or one more than the largest id in groups and pairs. Such a program becomes
-one of several replicas, unless something in it speaks of partitions (`partition-id`, a `send`, or
-a channel on an all-to-all or permute); then it becomes one of several partitions, and every
-collective gets a channel, with global ids where it can have them, so that ids stay ranks.
+A header gives it by `replica_count` and `num_partitions`. Without them, ids are ranks: their number
+is the requested one, or one more than the largest id in groups and pairs. Such a program is for
+several replicas, unless an op refers to partitions (`partition-id`, a `send`, or a channel on an
+all-to-all or permute). Then it is for several partitions, and every collective gets a channel, and
+global ids where its op has them, so that ids still are ranks.
 """
 
 import itertools
@@ -26,11 +26,11 @@ from ncc_runtime.neff.shared.groups import ExplicitGroups, IotaGroups, MeshGroup
 def with_ranks(
     module: Module, header: Sequence[tree.Attribute], ranks: int | None, reading: TextReader
 ) -> Module | None:
-    """The module with its counts; None if they cannot be told."""
+    """The module with its counts of replicas and partitions; None after a complaint."""
     before = len(reading.diagnostics)
     counts = {row.key: _count(row, reading) for row in header if row.key in COUNTS}
     if not counts:
-        module = _numbered_by_ids(module, ranks, reading)
+        module = _counted_by_ids(module, ranks, reading)
         return module if len(reading.diagnostics) == before else None
     module = attrs.evolve(
         module,
@@ -48,6 +48,7 @@ def with_ranks(
 
 
 def _count(row: tree.Attribute, reading: TextReader) -> int:
+    """The count that an attribute of the header gives, 1 after a complaint."""
     if row.value.isascii() and row.value.isdigit() and 1 <= int(row.value[:9]) <= MAX_RANKS:
         return int(row.value[:9])
     fact = f"{row.key} is {row.value[:40]}, not a number from 1 to {MAX_RANKS}"
@@ -55,11 +56,12 @@ def _count(row: tree.Attribute, reading: TextReader) -> int:
     return 1
 
 
-def _numbered_by_ids(module: Module, ranks: int | None, reading: TextReader) -> Module:
+def _counted_by_ids(module: Module, ranks: int | None, reading: TextReader) -> Module:
+    """The module of a text without counts, whose ids are ranks."""
     nodes = [node for body in module.computations.values() for node in body.nodes]
     ids = [_largest_id(node) for node in nodes]
     largest = max(ids, default=-1)
-    span = nodes[ids.index(largest)].span if ids else None
+    span = nodes[ids.index(largest)].span if ids else None  # of the first node that names it
     at = (span.start, span.end) if span else (0, 1)
     if largest >= MAX_RANKS:
         reading.complain("ranks-C3", f"id {largest} is not below {MAX_RANKS}", at)
@@ -68,7 +70,7 @@ def _numbered_by_ids(module: Module, ranks: int | None, reading: TextReader) -> 
         fact = f"the program names rank {largest} and so needs {largest + 1} ranks, not {ranks}"
         reading.complain("ranks-C2", fact, at)
     count = ranks if ranks is not None and ranks > largest else largest + 1
-    if not any(_speaks_of_partitions(node) for node in nodes):
+    if not any(_refers_to_partitions(node) for node in nodes):
         return attrs.evolve(module, replica_count=count or 1)
     return _with_channels(attrs.evolve(module, num_partitions=count or 1))
 
@@ -92,14 +94,15 @@ def _is_collective(node: Node) -> bool:
     return node.op in OPS and OPS[node.op].collective
 
 
-def _speaks_of_partitions(node: Node) -> bool:
+def _refers_to_partitions(node: Node) -> bool:
+    """Whether the ids of this node are partitions by XLA's rules (see `mode_of`)."""
     if _is_collective(node):
         return "channel_id" in node.attributes and not _has_global_ids(node)
     return node.op == "partition-id" or (node.op in TRANSFERS and "channel_id" in node.attributes)
 
 
 def _with_channels(module: Module) -> Module:
-    """Every collective gets a channel, and global ids where it can have them."""
+    """The module with a channel on every collective, and global ids where its op has them."""
     used = {
         node.attributes.get("channel_id")
         for body in module.computations.values()
@@ -111,15 +114,12 @@ def _with_channels(module: Module) -> Module:
         nodes = []
         for node in body.nodes:
             if _is_collective(node):
-                given = node.attributes.get("channel_id")
-                node = _with_channel(node, next(free) if given is None else given)
+                attributes: dict[str, Attribute] = dict(node.attributes)
+                if attributes.get("channel_id") is None:
+                    attributes["channel_id"] = next(free)
+                if _has_global_ids(node):
+                    attributes["use_global_device_ids"] = True
+                node = attrs.evolve(node, attributes=attributes)
             nodes.append(node)
         computations[name] = attrs.evolve(body, nodes=tuple(nodes))
     return attrs.evolve(module, computations=computations)
-
-
-def _with_channel(node: Node, channel: Attribute) -> Node:
-    attributes: dict[str, Attribute] = {**node.attributes, "channel_id": channel}
-    if _has_global_ids(node):
-        attributes["use_global_device_ids"] = True
-    return attrs.evolve(node, attributes=attributes)

@@ -1,12 +1,12 @@
-"""Small texts of the syntax tree to data, each text once: types, layouts, attributes, literals.
+"""From words of the syntax tree to data: types, layouts, attributes, literals.
 
 - `TextReader` belongs to one build. It caches by text, because real programs repeat the same few
   types and attributes, and it collects the diagnostics of the stage.
 - `layout_of`, `is_row_major`: the order of elements in memory that a written type asks for; only
   `bitcast` depends on it.
-- `fault_of`: attributes that change nothing here, and the form that XLA's parser asks of them all
-  the same. Unknown keys are kept: XLA gets new ones with every version. A known one whose value XLA
-  would refuse is refused here too, since whoever wrote it meant something.
+- `fault_of`: the form that XLA's parser requires of attributes that change nothing here. A known
+  attribute whose value XLA would refuse is refused here too, since it was meant to say something.
+  Unknown keys are kept: XLA gets new ones with every version.
 """
 
 import difflib
@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.diagnostics import MOST_SHOWN, Diagnostic, Note, Source, Span
+from ncc_compiler.diagnostics import MAX_SHOWN, Diagnostic, Note, Source, Span
 from ncc_compiler.ir.attributes import read_attribute
 from ncc_compiler.ir.graph import Attribute, Elided, Literal, Raw
 from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.ir.text.literals import LiteralError, read_literal
+from ncc_compiler.ir.text.literals import COMMENT, LiteralError, read_literal
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_compiler.syntax import tree
 from ncc_runtime.neff.shared.dtypes import DType
@@ -29,28 +29,27 @@ from ncc_runtime.neff.shared.dtypes import DType
 _SIZES = r"\s*(?:\d{1,19}\s*(?:,\s*\d{1,19}\s*)*)?"
 _ARRAY_AND_ORDER = re.compile(rf"([a-z][a-z0-9]*)\[({_SIZES})\]\s*(\{{.*\}})?", re.DOTALL)
 _TILES = re.compile(r"T(?:\s*\((?:[\d*,\s]*)\))+")
-_LINES_OF_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ORDER = re.compile(r"\s*(?:\d{1,9}\s*(?:,\s*\d{1,9}\s*)*)?")
 _TILE = r"\(\s*(?:(?:\*|0*[1-9]\d{0,17})\s*(?:,\s*(?:\*|0*[1-9]\d{0,17})\s*)*)?\)"
 _LEVEL = r"[DCSH][+~]*"
 _NAME = "|".join(dtype.value for dtype in DType if dtype.is_integer and not dtype.is_signed)
 _NUMBER = r"\(\s*\d{1,18}\s*\)"
-_CUT = r"\(\s*\d{1,18}\s*:\s*\d{1,18}\s*(?:,\s*\d{1,18}\s*)*\)"
+_SPLIT = r"\(\s*\d{1,18}\s*:\s*\d{1,18}\s*(?:,\s*\d{1,18}\s*)*\)"
 _REST = re.compile(
     rf"\s*(?:D\(\s*(?:{_LEVEL}\s*(?:,\s*{_LEVEL}\s*)*)?\)\s*)?"
     rf"(?:T(?:\s*{_TILE})+\s*)?"
     rf"(?:L{_NUMBER}\s*)?"
     rf"(?:\#\((?:{_NAME})\)\s*)?(?:\*\((?:{_NAME})\)\s*)?"
     rf"(?:E{_NUMBER}\s*)?(?:S{_NUMBER}\s*)?"
-    rf"(?:SC(?:{_CUT})+\s*)?(?:M{_NUMBER}\s*)?"
+    rf"(?:SC(?:{_SPLIT})+\s*)?(?:M{_NUMBER}\s*)?"
 )
-"""Levels, tiles, padding, types of indices and pointers, bits, memory space, cuts, prefix: all of
-them optional, in this order."""
+"""Dimension level types, tiles, tail padding, index and pointer types, element bits, memory space,
+split configs, metadata prefix: all of them optional, in XLA's order."""
 
 
 def layout_fault(text: str, rank: int) -> str:
-    """What is wrong with `{1,0:T(8,128)E(4)}` behind an array of this rank, if anything is."""
-    order, colon, rest = _LINES_OF_COMMENT.sub("", text).strip()[1:-1].partition(":")
+    """The fault of a layout such as `{1,0:T(8,128)E(4)}` for an array of this rank, or nothing."""
+    order, colon, rest = COMMENT.sub("", text).strip()[1:-1].partition(":")
     if not _ORDER.fullmatch(order):
         return f"the layout {text[:40]} does not begin with a list of dimensions"
     dimensions = _numbers(order)
@@ -63,7 +62,7 @@ def layout_fault(text: str, rank: int) -> str:
 
 @attrs.frozen
 class MemoryLayout:
-    """How a written type lays out an array; the sizes are those of the dimensions in this order."""
+    """The layout in a written type; `sizes` are those of the dimensions in `order`."""
 
     element: str
     order: tuple[int, ...]  # of dimensions, the outermost first
@@ -72,9 +71,9 @@ class MemoryLayout:
 
 
 def layout_of(kind: tree.TypeText) -> MemoryLayout | None:
-    """The layout that a type says, row by row if it says none; None of what is no array."""
+    """The layout of a written type, row-major if it has none; None if it is no array."""
     match = isinstance(kind, tree.ArrayText) and _ARRAY_AND_ORDER.fullmatch(
-        _LINES_OF_COMMENT.sub("", kind.text)
+        COMMENT.sub("", kind.text)
     )
     if not match:
         return None
@@ -108,9 +107,9 @@ def _numbers(text: str) -> Sequence[int]:
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _SUB_KEY = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
 _BLANKS = re.compile(r"\s*")
-_PIECE = re.compile(rf"{_STRING}|[{{}}]")
+_BRACE_OR_STRING = re.compile(rf"{_STRING}|[{{}}]")
 _SCALAR = re.compile(rf"{_STRING}|[^\s,{{}}\"]+")
-_NUMBERED = frozenset(
+_METADATA_NUMBERS = frozenset(
     {
         "source_column",
         "source_end_column",
@@ -119,13 +118,16 @@ _NUMBERED = frozenset(
         "stack_frame_id",
     }
 )
-_TEXTS = frozenset({"deduplicated_name", "op_name", "op_type", "scheduling_name", "source_file"})
+_METADATA_STRINGS = frozenset(
+    {"deduplicated_name", "op_name", "op_type", "scheduling_name", "source_file"}
+)
+_NONNEGATIVE = re.compile(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _OPERAND_ALIAS = r"\{[\d,\s]*\}\s*:\s*\(\s*\d+\s*,\s*\{[\d,\s]*\}\s*\)"
 
 
 @attrs.frozen
 class AttributeForm:
-    """What the value of an attribute looks like: a test of its text, and an example."""
+    """The form of an attribute's value: a test of its text, and an example."""
 
     fits: Callable[[str], object]
     example: str
@@ -140,7 +142,7 @@ def _braced(example: str) -> AttributeForm:
 
 
 def behind_blanks(text: str, at: int) -> int:
-    """The offset of what stands at or behind `at` and is no blank."""
+    """The offset of the first character from `at` on that is no blank."""
     match = _BLANKS.match(text, at)
     assert match
     return match.end()
@@ -149,7 +151,7 @@ def behind_blanks(text: str, at: int) -> int:
 def braced_end(text: str, at: int) -> int:
     """The offset behind the brace that closes the one at `at`; -1 if none does."""
     depth = 0
-    for piece in _PIECE.finditer(text, at):
+    for piece in _BRACE_OR_STRING.finditer(text, at):
         depth += {"{": 1, "}": -1}.get(piece[0], 0)
         if depth == 0:
             return piece.end()
@@ -157,10 +159,10 @@ def braced_end(text: str, at: int) -> int:
 
 
 def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -> bool:
-    """Whether it is `{key=value …}` with these values; commas between them, or blanks too."""
+    """Whether it is `{key=value …}` with such values; between them commas, or also blanks."""
     if not text.startswith("{"):
         return False
-    at, end = behind_blanks(text, 1), len(text) - 1
+    at, end = behind_blanks(text, 1), len(text) - 1  # inside of the braces
     while at < end:
         key = _SUB_KEY.match(text, at)
         if key is None:
@@ -183,26 +185,20 @@ def _entries(text: str, is_value: Callable[[str, str], bool], *, commas: bool) -
     return True
 
 
-def _is_frontend_value(_: str, value: str) -> bool:
-    return value.startswith(('"', "{"))
-
-
 def _is_metadata_value(key: str, value: str) -> bool:
-    if key in _NUMBERED:
+    if key in _METADATA_NUMBERS:
         return re.fullmatch(r"-?\d+", value) is not None
-    return key not in _TEXTS or value.startswith('"')
-
-
-def _is_nonnegative(_: str, value: str) -> bool:
-    return re.fullmatch(r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?", value) is not None
+    return key not in _METADATA_STRINGS or value.startswith('"')
 
 
 def _is_accuracy(text: str) -> bool:
-    """`{mode=highest}` or a tolerance of its three numbers, each once at most."""
+    """`{mode=highest}`, or a tolerance with some of its three numbers >= 0, each at most once."""
     if re.fullmatch(r"\{\s*mode\s*=\s*(?:default|highest)\s*\}", text, re.IGNORECASE):
         return True
     tolerance = re.fullmatch(r"\{\s*tolerance\s*=\s*(\{[^{}]*\})\s*\}", text)
-    if tolerance is None or not _entries(tolerance[1], _is_nonnegative, commas=True):
+    if tolerance is None or not _entries(
+        tolerance[1], lambda _, value: _NONNEGATIVE.fullmatch(value) is not None, commas=True
+    ):
         return False
     keys = re.findall(r"(\w+)\s*=", tolerance[1])
     return len(set(keys)) == len(keys) and {*keys} <= {"atol", "rtol", "ulps"}
@@ -220,7 +216,8 @@ FORMS: Mapping[str, AttributeForm] = {
     "custom_call_has_side_effect": _pattern(r"(?:true|false)", "true"),
     "execution_thread": _pattern(_STRING, '"parallel_thread"'),
     "frontend_attributes": AttributeForm(
-        lambda text: _entries(text, _is_frontend_value, commas=True), '{key="value"}'
+        lambda text: _entries(text, lambda _, value: value.startswith(('"', "{")), commas=True),
+        '{key="value"}',
     ),
     "kind": _pattern(r"k(?:Loop|Input|Output|Custom)", "kLoop"),
     "metadata": AttributeForm(
@@ -247,7 +244,7 @@ FORMS: Mapping[str, AttributeForm] = {
 """By key; of instructions, and of computations."""
 
 
-_ELSEWHERE: Mapping[str, frozenset[str]] = {
+_IGNORED: Mapping[str, frozenset[str]] = {
     "collective-permute": frozenset({"slice_sizes"}),
     "collective-permute-start": frozenset({"slice_sizes"}),
     "custom-call": frozenset(
@@ -259,14 +256,14 @@ _ELSEWHERE: Mapping[str, frozenset[str]] = {
     "recv-done": frozenset({"channel_id", "is_host_transfer"}),
     "send-done": frozenset({"channel_id", "is_host_transfer"}),
 }
-"""Attributes with a meaning for other ops, which XLA gives these too and we pass over."""
+"""Attributes with a meaning for other ops, which XLA allows on these ops and we ignore."""
 
 _WITH_ACCURACY = (
     "acos acosh asin asinh atan atanh cbrt cosh cosine erf exponential exponential-minus-one log "
     "log-plus-one logistic rsqrt sine sinh sqrt tan tanh"
 )
 _ACCURATE = frozenset(_WITH_ACCURACY.split(" "))
-"""Ops that `result_accuracy` can be said of."""
+"""Ops that may have `result_accuracy`."""
 
 
 _KEYS_OF_OPS = frozenset(row.name for op in OPS.values() for row in op.attributes)
@@ -293,17 +290,17 @@ def is_of_other_ops(op: str, key: str) -> bool:
         return op not in _ACCURATE
     if key in KEYS_OF_HEADERS:
         return key not in FORMS
-    return key in _KEYS_OF_OPS and key not in _ELSEWHERE.get(op, frozenset())
+    return key in _KEYS_OF_OPS and key not in _IGNORED.get(op, frozenset())
 
 
-def is_misplaced(key: str, own: Collection[str]) -> bool:
-    """Whether a key that has a meaning elsewhere stands where these are all that have one."""
-    elsewhere = _KEYS_OF_OPS | FORMS.keys() | KEYS_OF_HEADERS | KEYS_OF_COMPUTATIONS
-    return key in elsewhere and key not in own
+def is_misplaced(key: str, allowed: Collection[str]) -> bool:
+    """Whether a key with a known meaning stands where only the `allowed` ones have one."""
+    known = _KEYS_OF_OPS | FORMS.keys() | KEYS_OF_HEADERS | KEYS_OF_COMPUTATIONS
+    return key in known and key not in allowed
 
 
 def fault_of(key: str, text: str) -> str:
-    """What is wrong with the value of an attribute that is kept as it is; nothing for most."""
+    """The fault in the form of an attribute that is kept as it is, or nothing."""
     form = FORMS.get(key)
     if form is None or form.fits(text):
         return ""
@@ -312,16 +309,15 @@ def fault_of(key: str, text: str) -> str:
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](.*)", re.DOTALL)
 _DIMENSIONS = re.compile(r"\s*(?:[0-9]{1,19}\s*(?:,\s*[0-9]{1,19}\s*)*)?")
-_COMMENT = re.compile(r"/\*.*?\*/")
 _DTYPES = {dtype.value: dtype for dtype in DType}
 
 
 MAX_RANK = 32
-"""Dimensions of an array; numpy ends at 64, and reshapes may need as many again."""
+"""Dimensions of an array. numpy has at most 64, and some reshapes double the number."""
 
 
-MOST_COMPARED = 200_000
-"""Words that misspelt ones of a text are compared with; beyond, complaints have no suggestion."""
+MAX_COMPARED = 200_000
+"""Comparisons with known words for suggestions in one text; complaints after that have none."""
 
 
 def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
@@ -334,7 +330,7 @@ def suggestion(word: str, known: Collection[str], nearness: float = 0.6) -> str:
 
 
 def limits_fault(kind: Type | None) -> tuple[str, str] | None:
-    """The rule and the fact, of an array with too many dimensions or too large ones."""
+    """Rule and fact for an array with too many dimensions or bytes, also inside of a tuple."""
     if not isinstance(kind, ArrayType):
         parts = kind.elements if isinstance(kind, TupleType) else ()
         return next(filter(None, map(limits_fault, parts)), None)
@@ -346,7 +342,7 @@ def limits_fault(kind: Type | None) -> tuple[str, str] | None:
 
 
 class TextReader:
-    """Reads the small texts of one source."""
+    """Reads types, attributes and payloads of one source, and collects complaints."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -391,7 +387,7 @@ class TextReader:
         match = _ARRAY.fullmatch(written.text)
         assert match, written.text
         name, start = match[1], written.start
-        inside = _COMMENT.sub("", match[2])
+        inside = COMMENT.sub("", match[2])
         if name == "token" and not inside:
             return TokenType() if self._has_sound_layout(match, start, 0) else None
         if name not in _DTYPES:
@@ -414,7 +410,7 @@ class TextReader:
         return kind if self._has_sound_layout(match, start, kind.rank) else None
 
     def _has_sound_layout(self, match: re.Match[str], start: int, rank: int) -> bool:
-        """Whether what stands behind the dimensions is a layout of the array, or nothing."""
+        """Whether the text behind the dimensions is a layout of the array, or nothing."""
         layout = match[3].strip()
         fault = layout_fault(layout, rank) if layout else ""
         if fault:
@@ -426,12 +422,12 @@ class TextReader:
     def suggestion(self, word: str, known: Collection[str]) -> str:
         """`did you mean …?`, for complaints that are printed and while few words were compared."""
         self._compared += len(known)
-        if len(self.diagnostics) >= MOST_SHOWN or self._compared > MOST_COMPARED:
+        if len(self.diagnostics) >= MAX_SHOWN or self._compared > MAX_COMPARED:
             return ""
         return suggestion(word, known)
 
     def misspelt(self, key: str, row: OpDef) -> str:
-        """The key of the op that this one is meant to be, as a suggestion, if any is near."""
+        """A suggestion of a key of the op for an unknown key, if one is near."""
         hint = self._misspelt.get((key, row.name))
         if hint is None:
             known = {attribute.name for attribute in row.attributes} | FORMS.keys()
@@ -457,7 +453,7 @@ class TextReader:
         return self._values[key]
 
     def payload(self, written: tree.Instruction, row: OpDef, kind: Type) -> Attribute | None:
-        """What the parentheses of `parameter` and `constant` hold, or None after a complaint."""
+        """The value in the parentheses of `parameter` and `constant`; None after a complaint."""
         definition, payload = row.payload, written.payload
         assert definition
         if payload is None:

@@ -1,6 +1,6 @@
 """Result types of collectives, and the checks of their groups, pairs and reductions.
 
-First what collectives share (groups, sizes, the dimension that is divided, the reduction), then
+First noun collectives share (groups, sizes, the dimension that is divided, the reduction), then
 HLO's own, then those that HLO lacks (averages, rooted ones, barriers), then the variable-size (v-)
 collectives, whose counts are arrays of the program. The sentences of the rules stand in
 `op_tables/collectives.py`.
@@ -70,21 +70,21 @@ from ncc_runtime.neff.shared.groups import ExplicitGroups, GroupMode
 from ncc_runtime.neff.shared.reductions import Reduction, is_defined
 
 
-def members(ctx: InferenceContext) -> tuple[str, int]:
-    """What an id names, and how many of them there are."""
+def id_space(ctx: InferenceContext) -> tuple[str, int]:
+    """What ids count, as a noun, and the number of ids; ValueError as in `mode_of`."""
     module, mode = ctx.module, mode_of(ctx.node)
-    what, count = "replica", module.replica_count
+    noun, count = "replica", module.replica_count
     if mode is GroupMode.FLATTENED_ID:
         count = module.ranks
     elif mode is GroupMode.CROSS_PARTITION:
-        what, count = "partition", module.num_partitions
-    return what if count < module.ranks else "rank", count
+        noun, count = "partition", module.num_partitions
+    return noun if count < module.ranks else "rank", count
 
 
 def check_groups(ctx: InferenceContext) -> Inference:
     """The rules that collectives with groups share; EVERYBODY is checked where the op has it."""
     try:
-        what, count = members(ctx)
+        noun, count = id_space(ctx)
     except ValueError as error:
         key = "use_global_device_ids"
         yield ctx.complain_of(CHANNEL_FOR_GLOBAL_IDS, str(error), key, "add channel_id=1")
@@ -92,16 +92,17 @@ def check_groups(ctx: InferenceContext) -> Inference:
     groups = written_groups(ctx.node)
     times = Counter(rank for group in groups for rank in group)
     for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
-        fact = f"{what} {rank} appears {times[rank]} times in the replica groups"
-        yield ctx.complain_of(RANKS_ONCE, fact, _in_groups(ctx, rank, 1))
+        fact = f"{noun} {rank} appears {times[rank]} times in the replica groups"
+        yield ctx.complain_of(RANKS_ONCE, fact, _place_in_groups(ctx, rank, 1))
     for rank in sorted(rank for rank in times if rank >= count):
-        fact = f"{what} {rank} is out of range: there are {count}"
-        place, hint = _in_groups(ctx, rank, 0), range_hint(ctx, what, rank)
+        fact = f"{noun} {rank} is out of range: there are {count}"
+        place, hint = _place_in_groups(ctx, rank, 0), range_hint(ctx, noun, rank)
         yield ctx.complain_of(IDS_EXIST, fact, place, hint)
-    is_sound = all(repeats == 1 and rank < count for rank, repeats in times.items())
-    missing = [rank for rank in range(count) if rank not in times] if groups and is_sound else []
+    is_valid = all(repeats == 1 and rank < count for rank, repeats in times.items())
+    missing = [rank for rank in range(count) if rank not in times] if groups and is_valid else []
     if missing and EVERYBODY in OPS[ctx.node.op].rules:
-        fact = f"{what} {_some(missing)} {'is' if len(missing) == 1 else 'are'} in no replica group"
+        verb = "is" if len(missing) == 1 else "are"
+        fact = f"{noun} {_abbreviated(missing)} {verb} in no replica group"
         hint = "name everybody, or leave the groups out to mean everybody"
         yield ctx.complain_of(EVERYBODY, fact, "replica_groups", hint)
     for position, group in enumerate(groups):
@@ -111,27 +112,26 @@ def check_groups(ctx: InferenceContext) -> Inference:
     return None
 
 
-def _in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
+def _place_in_groups(ctx: InferenceContext, rank: int, occurrence: int) -> Place:
     """Where the groups name a rank; the whole attribute if they do not spell it out."""
     groups = ctx.attribute("replica_groups")
     if not isinstance(groups, ExplicitGroups):
         return "replica_groups"
-    return _nth(
-        "replica_groups", [member for group in groups.groups for member in group], rank, occurrence
-    )
+    members = [member for group in groups.groups for member in group]
+    return _occurrence("replica_groups", members, rank, occurrence)
 
 
-def _nth(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
-    """The place of occurrence k (from 0) of a number in an attribute that lists numbers."""
+def _occurrence(key: str, numbers: Sequence[int], member: int, occurrence: int) -> Number:
+    """The place of the k-th occurrence (from 0) of a number in an attribute's list of numbers."""
     positions = [position for position, number in enumerate(numbers) if number == member]
     return Number(key, positions[occurrence])
 
 
-def range_hint(ctx: InferenceContext, what: str, rank: int) -> str:
-    """What the ids name, where a rank may have been meant."""
-    if what == "rank" or rank >= ctx.module.ranks:
+def range_hint(ctx: InferenceContext, noun: str, rank: int) -> str:
+    """Says what the ids count, if the id may have been meant as a rank."""
+    if noun == "rank" or rank >= ctx.module.ranks:
         return ""
-    if what == "partition":
+    if noun == "partition":
         return "with a channel_id the ids are partition numbers"
     missing = "a channel_id of 1 or more"
     if OPS[ctx.node.op].attribute("use_global_device_ids") is not None:
@@ -139,21 +139,23 @@ def range_hint(ctx: InferenceContext, what: str, rank: int) -> str:
     return f"without {missing} the ids are replica numbers"
 
 
-def _some(ranks: list[int]) -> str:
+def _abbreviated(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
 
 
 def check_sizes(ctx: InferenceContext) -> Inference:
-    """The equal-sizes rule; `common_size` gives the size where it holds."""
+    """The rule that groups have equal sizes; `common_size` is the size if it holds."""
     sizes = [len(group) for group in written_groups(ctx.node)]
     if len(set(sizes)) > 1:
-        fact = f"{ctx.node.op} needs groups of one size, these have {_some(sorted(set(sizes)))}"
+        fact = (
+            f"{ctx.node.op} needs groups of one size, these have {_abbreviated(sorted(set(sizes)))}"
+        )
         yield ctx.complain_of(EQUAL_SIZES, fact, "replica_groups")
     return None
 
 
 def common_size(ctx: InferenceContext) -> int:
-    """Members of a group, or 0 where the groups are not understood."""
+    """Members of each group, or 0 if sizes differ or the ids have no meaning."""
     if len({len(group) for group in written_groups(ctx.node)}) > 1:
         return 0
     try:
@@ -162,7 +164,7 @@ def common_size(ctx: InferenceContext) -> int:
         return 0
 
 
-def _dimension(ctx: InferenceContext) -> Inference:
+def _check_dimension(ctx: InferenceContext) -> Inference:
     for position, kind in enumerate(ctx.arrays):
         dimensions = ctx.node.integers("dimensions")
         if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, kind.rank):
@@ -174,18 +176,13 @@ def _dimension(ctx: InferenceContext) -> Inference:
     return None
 
 
-def _scaled(kind: ArrayType, dimension: int, times: int, parts: int) -> ArrayType:
-    size = kind.shape[dimension] * times // parts
-    return ArrayType(kind.dtype, (*kind.shape[:dimension], size, *kind.shape[dimension + 1 :]))
-
-
-def along(ctx: InferenceContext, times: int, parts: int) -> Inference:
-    """Every operand with its dimension multiplied and divided, once that is sound."""
-    right = True
-    for complaint in _dimension(ctx):
-        right = False
+def scaled_along_dimension(ctx: InferenceContext, times: int, parts: int) -> Inference:
+    """The operands with the dimension of `dimensions` multiplied and divided, after checks."""
+    is_valid = True
+    for complaint in _check_dimension(ctx):
+        is_valid = False
         yield complaint
-    if not right or not times or not parts:
+    if not is_valid or not times or not parts:
         return None
     dimension = ctx.node.integers("dimensions")[0]
     for position, kind in enumerate(ctx.arrays):
@@ -195,14 +192,19 @@ def along(ctx: InferenceContext, times: int, parts: int) -> Inference:
                 f"{max(times, parts)} members of a group"
             )
             yield ctx.complain_of(DIVIDES, fact, position)
-            right = False
-    if not right:
+            is_valid = False
+    if not is_valid:
         return None
-    return one_or_tuple([_scaled(kind, dimension, times, parts) for kind in ctx.arrays])
+    results = []
+    for kind in ctx.arrays:
+        size = kind.shape[dimension] * times // parts
+        shape = (*kind.shape[:dimension], size, *kind.shape[dimension + 1 :])
+        results.append(ArrayType(kind.dtype, shape))
+    return one_or_tuple(results)
 
 
-def _reduction(ctx: InferenceContext) -> Inference:
-    """Rules 6 and 7 of the collectives that reduce."""
+def _check_region(ctx: InferenceContext) -> Inference:
+    """`to_apply` is a reduction of scalars, and one that collectives perform."""
     callee = ctx.callee()
     if callee is None:
         return None
@@ -227,21 +229,21 @@ def _reduction(ctx: InferenceContext) -> Inference:
 
 def _all_reduce(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
-    yield from _reduction(ctx)
+    yield from _check_region(ctx)
     return one_or_tuple(ctx.operands)
 
 
 def _all_gather(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
     yield from check_sizes(ctx)
-    return (yield from along(ctx, common_size(ctx), 1))
+    return (yield from scaled_along_dimension(ctx, common_size(ctx), 1))
 
 
 def _reduce_scatter(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
-    yield from _reduction(ctx)
+    yield from _check_region(ctx)
     yield from check_sizes(ctx)
-    return (yield from along(ctx, 1, common_size(ctx)))
+    return (yield from scaled_along_dimension(ctx, 1, common_size(ctx)))
 
 
 def _all_to_all(ctx: InferenceContext) -> Inference:
@@ -249,7 +251,7 @@ def _all_to_all(ctx: InferenceContext) -> Inference:
     yield from check_sizes(ctx)
     size = common_size(ctx)
     if "dimensions" in ctx.node.attributes:
-        return (yield from along(ctx, size, size))
+        return (yield from scaled_along_dimension(ctx, size, size))
     first = ctx.arrays[0]
     if size and len(ctx.operands) != size:
         fact = f"{len(ctx.operands)} operands for groups of {size}"
@@ -263,26 +265,26 @@ def _all_to_all(ctx: InferenceContext) -> Inference:
 
 
 def _collective_permute(ctx: InferenceContext) -> Inference:
-    what, count = members(ctx)
+    noun, count = id_space(ctx)
     pairs = written_pairs(ctx.node)
     for rule, end, side in ((SOURCES_ONCE, "source", 0), (TARGETS_ONCE, "target", 1)):
         times = Counter(pair[side] for pair in pairs)
         for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
-            fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
-            second = [pair[side] for pair in pairs]
-            place = _nth("source_target_pairs", second, rank, 1)
+            fact = f"{noun} {rank} is the {end} of {times[rank]} pairs"
+            place = _occurrence("source_target_pairs", [pair[side] for pair in pairs], rank, 1)
+            # the text has two numbers for each pair
             yield ctx.complain_of(rule, fact, Number(place.key, 2 * place.position + side))
     ids = [rank for pair in pairs for rank in pair]
     for rank in sorted({rank for rank in ids if rank >= count}):
-        fact = f"{what} {rank} is out of range: there are {count}"
-        place = _nth("source_target_pairs", ids, rank, 0)
-        yield ctx.complain_of(PAIRS_EXIST, fact, place, range_hint(ctx, what, rank))
+        fact = f"{noun} {rank} is out of range: there are {count}"
+        place = _occurrence("source_target_pairs", ids, rank, 0)
+        yield ctx.complain_of(PAIRS_EXIST, fact, place, range_hint(ctx, noun, rank))
     if not moves_slices(ctx.node):
         return one_or_tuple(ctx.operands)
-    return (yield from _moved_slices(ctx))
+    return (yield from _permuted_slices(ctx))
 
 
-def _moved_slices(ctx: InferenceContext) -> Inference:
+def _permuted_slices(ctx: InferenceContext) -> Inference:
     """The rules of a permute that moves slices of its input into its output."""
     if len(ctx.operands) != 4:
         fact = f"{len(ctx.operands)} operands with slice_sizes"
@@ -296,11 +298,11 @@ def _moved_slices(ctx: InferenceContext) -> Inference:
         len(buffers[0]) != len(buffers[1])
         or not buffers[0]
         or not all(
-            isinstance(piece, ArrayType)
-            and isinstance(other, ArrayType)
-            and piece.dtype == other.dtype
-            and piece.rank == other.rank
-            for piece, other in zip(*buffers, strict=False)
+            isinstance(source, ArrayType)
+            and isinstance(target, ArrayType)
+            and source.dtype == target.dtype
+            and source.rank == target.rank
+            for source, target in zip(*buffers, strict=False)
         )
         or isinstance(ctx.operands[0], TupleType) != isinstance(ctx.operands[1], TupleType)
     ):
@@ -315,20 +317,20 @@ def _moved_slices(ctx: InferenceContext) -> Inference:
     except ValueError as error:
         yield ctx.complain_of(STARTS_OF_SLICES, str(error), 2)
         return None
-    for piece in slices:
-        for position in (0, 1):
-            kind = buffers[position][piece.array or 0]
-            starts = element_type(ctx.operands[2 + position], piece.starts)
+    for moved in slices:
+        for position in (0, 1):  # its place in the input, then in the output
+            kind = buffers[position][moved.array or 0]
+            starts = element_type(ctx.operands[2 + position], moved.starts)
             assert isinstance(kind, ArrayType)
             assert isinstance(starts, TupleType)
             if len(starts.elements) != kind.rank:
                 fact = f"starts of a slice of {kind} are {starts}"
                 hint = "one integer for each dimension"
                 yield ctx.complain_of(STARTS_OF_SLICES, fact, 2 + position, hint)
-            elif len(piece.sizes) != kind.rank or any(
-                size > limit for size, limit in zip(piece.sizes, kind.shape, strict=True)
+            elif len(moved.sizes) != kind.rank or any(
+                size > limit for size, limit in zip(moved.sizes, kind.shape, strict=True)
             ):
-                sizes = ",".join(map(str, piece.sizes))
+                sizes = ",".join(map(str, moved.sizes))
                 fact = f"a slice of {{{sizes}}} does not fit in {kind}"
                 yield ctx.complain_of(SIZES_OF_SLICES, fact, SLICE_SIZES)
                 break
@@ -350,7 +352,7 @@ COLLECTIVE_RULES: Mapping[str, TypeRule] = {
 }
 
 
-def _averages(ctx: InferenceContext) -> Inference:
+def _check_averages(ctx: InferenceContext) -> Inference:
     for position, kind in enumerate(ctx.arrays):
         if not is_defined(Reduction.AVERAGE, kind.dtype):
             hint = "convert the operand, or sum and divide as is meant"
@@ -360,19 +362,19 @@ def _averages(ctx: InferenceContext) -> Inference:
 
 def _avg_all_reduce(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
-    yield from _averages(ctx)
+    yield from _check_averages(ctx)
     return one_or_tuple(ctx.operands)
 
 
 def _avg_reduce_scatter(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
-    yield from _averages(ctx)
+    yield from _check_averages(ctx)
     yield from check_sizes(ctx)
-    return (yield from along(ctx, 1, common_size(ctx)))
+    return (yield from scaled_along_dimension(ctx, 1, common_size(ctx)))
 
 
-def _root(ctx: InferenceContext) -> Inference:
-    """The rule of the root, where the groups are understood."""
+def _check_root(ctx: InferenceContext) -> Inference:
+    """The rule of the root, if the ids of the groups have a meaning."""
     root, sizes = ctx.node.integer("root"), group_sizes(ctx.module, ctx.node)
     if sizes and not 0 <= root < min(sizes):
         fact = f"root is {root}, a group has {min(sizes)} members"
@@ -383,13 +385,13 @@ def _root(ctx: InferenceContext) -> Inference:
 
 def _reduce(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
-    yield from named_reduction(ctx, ctx.arrays)
-    yield from _root(ctx)
+    yield from _check_named_reduction(ctx, ctx.arrays)
+    yield from _check_root(ctx)
     return one_or_tuple(ctx.operands)
 
 
-def named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Inference:
-    """The reduction that is named is one, and is defined on the elements of these arrays."""
+def _check_named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Inference:
+    """`reduction` names one that is defined on the elements of these arrays."""
     for kind in kinds:
         try:
             named = reduction_by_name(ctx.node, kind.dtype)
@@ -408,15 +410,15 @@ def named_reduction(ctx: InferenceContext, kinds: Sequence[ArrayType]) -> Infere
 def _gather(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
     yield from check_sizes(ctx)
-    yield from _root(ctx)
-    return (yield from along(ctx, common_size(ctx), 1))
+    yield from _check_root(ctx)
+    return (yield from scaled_along_dimension(ctx, common_size(ctx), 1))
 
 
 def _scatter(ctx: InferenceContext) -> Inference:
     yield from check_groups(ctx)
     yield from check_sizes(ctx)
-    yield from _root(ctx)
-    return (yield from along(ctx, 1, common_size(ctx)))
+    yield from _check_root(ctx)
+    return (yield from scaled_along_dimension(ctx, 1, common_size(ctx)))
 
 
 def _barrier(ctx: InferenceContext) -> Inference:
@@ -438,12 +440,12 @@ NCC_RULES: Mapping[str, TypeRule] = {
 METADATA_ROWS = 3
 """Send counts, send offsets, receive counts; one column for each member."""
 
-_NUMBERS = (DType.S32, DType.S64, DType.U32, DType.U64)
-_WORDS = (DType.U32, DType.S32)
+_COUNT_DTYPES = (DType.S32, DType.S64, DType.U32, DType.U64)
+_METADATA_DTYPES = (DType.U32, DType.S32)
 
 
-def _layout(ctx: InferenceContext) -> Inference:
-    """Operand and output have rows of one kind; the result is the output, with rows replaced."""
+def _check_layout(ctx: InferenceContext) -> Inference:
+    """Operand and output have rows of equal type. The result is the output with rows replaced."""
     operand, output = ctx.arrays[:2]
     if not operand.shape or not output.shape:
         place = 0 if not operand.shape else 1
@@ -455,12 +457,12 @@ def _layout(ctx: InferenceContext) -> Inference:
 
 
 def _variable_size(*checks: TypeRule) -> TypeRule:
-    """The checks that all variable-size collectives share, then those of one."""
+    """The checks that all variable-size collectives share, then the given ones."""
 
     def rule(ctx: InferenceContext) -> Inference:
         yield from check_groups(ctx)
         yield from check_sizes(ctx)
-        output = yield from _layout(ctx)
+        output = yield from _check_layout(ctx)
         for check in checks:
             yield from check(ctx)
         return output
@@ -468,11 +470,11 @@ def _variable_size(*checks: TypeRule) -> TypeRule:
     return rule
 
 
-def _tables(ctx: InferenceContext) -> Inference:
+def _check_ragged_operands(ctx: InferenceContext) -> Inference:
     """Offsets and sizes of a ragged all-to-all."""
     first = ctx.arrays[2]
     for position, kind in enumerate(ctx.arrays[2:], 2):
-        if kind.dtype not in _NUMBERS or kind.rank != 1:
+        if kind.dtype not in _COUNT_DTYPES or kind.rank != 1:
             yield ctx.complain_of(COUNTS_ARE_VECTORS, f"operand {position} is {kind}", position)
         elif kind.shape != first.shape:
             fact = f"operand {position} is {kind}, operand 2 is {first}"
@@ -485,29 +487,29 @@ def _tables(ctx: InferenceContext) -> Inference:
 
 
 def has_receive_offsets(metadata: ArrayType) -> bool:
-    """Whether the receivers say where rows land, in a fourth row."""
+    """Whether a fourth row says where the receiver wants rows to land."""
     return metadata.rank == 2 and metadata.shape[0] == METADATA_ROWS + 1
 
 
-def _metadata(ctx: InferenceContext) -> Inference:
+def _check_metadata(ctx: InferenceContext) -> Inference:
     kind = ctx.arrays[2]
-    right = f"u32[{METADATA_ROWS},{_columns(ctx)}]"
-    if kind.dtype not in _WORDS or kind.shape != (METADATA_ROWS, _columns(ctx)):
+    expected = f"u32[{METADATA_ROWS},{_columns(ctx)}]"
+    if kind.dtype not in _METADATA_DTYPES or kind.shape != (METADATA_ROWS, _columns(ctx)):
         hint = "receive offsets are for ncc.all_to_all_v: here rows land at a slot"
         hint = hint if has_receive_offsets(kind) else ""
-        yield ctx.complain_of(METADATA, f"operand 2 is {kind}, it should be {right}", 2, hint)
+        yield ctx.complain_of(METADATA, f"operand 2 is {kind}, it should be {expected}", 2, hint)
     return None
 
 
 def _columns(ctx: InferenceContext) -> int:
-    """Columns of metadata: one a member, where the groups are understood."""
+    """The columns that metadata must have: one for each member, if the groups are valid."""
     kind = ctx.arrays[2]
     return common_size(ctx) or (kind.shape[1] if kind.rank == 2 else 0)
 
 
-def _metadata_or_offsets(ctx: InferenceContext) -> Inference:
+def _check_metadata_with_offsets(ctx: InferenceContext) -> Inference:
     kind, rows = ctx.arrays[2], METADATA_ROWS + has_receive_offsets(ctx.arrays[2])
-    if kind.dtype not in _WORDS or kind.shape != (rows, _columns(ctx)):
+    if kind.dtype not in _METADATA_DTYPES or kind.shape != (rows, _columns(ctx)):
         fact = f"operand 2 is {kind}, it should be u32[{rows},{_columns(ctx)}]"
         yield ctx.complain_of(METADATA_WITH_OFFSETS, fact, 2)
     replicas, partitions = ctx.module.replica_count, ctx.module.num_partitions
@@ -518,8 +520,8 @@ def _metadata_or_offsets(ctx: InferenceContext) -> Inference:
     return None
 
 
-def _slots(rule: str) -> TypeRule:
-    """The output divides into slots."""
+def _check_slots(rule: str) -> TypeRule:
+    """The output divides into one slot for each member."""
 
     def check(ctx: InferenceContext) -> Inference:
         output, members = ctx.arrays[1], common_size(ctx)
@@ -531,21 +533,20 @@ def _slots(rule: str) -> TypeRule:
     return check
 
 
-def _slots_or_offsets(ctx: InferenceContext) -> Inference:
+def _check_slots_without_offsets(ctx: InferenceContext) -> Inference:
     if not has_receive_offsets(ctx.arrays[2]):
-        yield from _slots(SLOTS_OR_OFFSETS)(ctx)
+        yield from _check_slots(SLOTS_OR_OFFSETS)(ctx)
     return None
 
 
-def _reduction_by_name(ctx: InferenceContext) -> Inference:
-    yield from named_reduction(ctx, ctx.arrays[:1])
-    return None
+def _check_reduction(ctx: InferenceContext) -> Inference:
+    return (yield from _check_named_reduction(ctx, ctx.arrays[:1]))
 
 
 VARIABLE_SIZE_RULES: Mapping[str, TypeRule] = {
-    "ragged-all-to-all": _variable_size(_tables),
-    "ncc.all_gather_v": _variable_size(_metadata, _slots(SLOTS)),
-    "ncc.all_to_all_v": _variable_size(_metadata_or_offsets, _slots_or_offsets),
-    "ncc.reduce_scatter_v": _variable_size(_metadata, _reduction_by_name),
+    "ragged-all-to-all": _variable_size(_check_ragged_operands),
+    "ncc.all_gather_v": _variable_size(_check_metadata, _check_slots(SLOTS)),
+    "ncc.all_to_all_v": _variable_size(_check_metadata_with_offsets, _check_slots_without_offsets),
+    "ncc.reduce_scatter_v": _variable_size(_check_metadata, _check_reduction),
 }
 """The rules of collectives whose sizes are known when they run."""

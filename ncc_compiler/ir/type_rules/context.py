@@ -1,7 +1,7 @@
-"""Type rules (XLA: shape inference): what a rule sees of a node, and how it complains.
+"""The interface of type rules (XLA: shape inference), and checks that several subjects share.
 
-A rule is a generator. It yields a Complaint for each broken rule of the op and returns the type of
-the result, or None where none follows; so one walk both checks and infers.
+A type rule is a generator. It yields a Complaint for each broken rule of the op and returns the
+type of the result, or None if it cannot be inferred; so it both checks and infers.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -13,9 +13,10 @@ from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart, Place, rule_of
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
+from ncc_runtime.neff.shared.dtypes import DType
 
 Inference: TypeAlias = Generator[Complaint, None, Type | None]
-"""Complaints, and in the end the type of the result, if it follows from the operands."""
+"""Yields complaints and returns the type of the result, or None."""
 
 TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 
@@ -24,8 +25,8 @@ TypeRule: TypeAlias = "Callable[[InferenceContext], Inference]"
 class InferenceContext:
     """A node, the types of its operands, and the module around it.
 
-    The generic rules of the op hold: the number of operands, required attributes, arrays where the
-    op takes arrays.
+    Type rules may rely on the generic rules, which were checked before: the number of operands,
+    required attributes, arrays where the op takes arrays.
     """
 
     module: Module
@@ -53,17 +54,15 @@ class InferenceContext:
         return self.node.attributes.get(key)
 
     def callee(self, key: str = "to_apply") -> Computation | None:
-        """The computation that an attribute names, unless it was not understood."""
+        """The computation that an attribute names; None if it has errors."""
         return self.computation(self.node.callee(key))
 
     def computation(self, name: str) -> Computation | None:
-        """A computation of the module, unless it was not understood."""
+        """A computation of the module; None if it has errors."""
         callee = self.module.computations.get(name)
-        return callee if callee and _is_understood(callee) else None
-
-
-def _is_understood(computation: Computation) -> bool:
-    return bool(computation.nodes) and all(node.op in OPS for node in computation.nodes)
+        if callee is None or not callee.nodes or any(node.op not in OPS for node in callee.nodes):
+            return None
+        return callee
 
 
 def parameter_types(computation: Computation) -> list[Type]:
@@ -77,19 +76,23 @@ def result_type(computation: Computation) -> Type:
 
 
 def check_region(
-    ctx: InferenceContext, number: int, takes: Sequence[Type], returns: Type
+    ctx: InferenceContext,
+    number: int,
+    takes: Sequence[Type],
+    returns: Type,
+    key: str = "to_apply",
 ) -> Inference:
-    """Rule `number`: the computation of `to_apply` takes and returns these types."""
-    callee = ctx.callee()
+    """Rule `number`: the computation that attribute `key` names takes and returns these types."""
+    callee = ctx.callee(key)
     if callee is None:
         return None
     parameters, result = parameter_types(callee), result_type(callee)
     if parameters != list(takes) or result != returns:
         fact = (
-            f"%{callee.name} takes ({', '.join(map(str, parameters))}) and returns {result}; "
-            f"({', '.join(map(str, takes))}) and {returns} are needed"
+            f"%{callee.name} takes ({listed(parameters)}) and returns {result}; "
+            f"({listed(takes)}) and {returns} are needed"
         )
-        yield ctx.complain(number, fact, "to_apply")
+        yield ctx.complain(number, fact, key)
     return returns
 
 
@@ -98,9 +101,24 @@ def listed(kinds: Sequence[Type]) -> str:
     return ", ".join(map(str, kinds))
 
 
+def without_dimension(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
+    """The sizes of all other dimensions."""
+    return shape[:dimension] + shape[dimension + 1 :]
+
+
 def one_or_tuple(kinds: Sequence[Type]) -> Type:
     """The result of an op that gives one value for each operand."""
     return kinds[0] if len(kinds) == 1 else TupleType(tuple(kinds))
+
+
+def is_real(dtype: DType) -> bool:
+    """Whether elements are integers or floats."""
+    return dtype.is_integer or dtype.is_float
+
+
+def is_inexact(dtype: DType) -> bool:
+    """Whether elements are floats or complex numbers."""
+    return dtype.is_float or dtype.is_complex
 
 
 def are_distinct_dimensions(dimensions: Sequence[int], rank: int) -> bool:

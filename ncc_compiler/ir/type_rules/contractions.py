@@ -1,4 +1,4 @@
-"""Result types of ops that fold dimensions away: products, reductions, windows that slide.
+"""Result types of ops that reduce dimensions: products, reductions, sliding windows.
 
 The sentences of their rules stand in `op_tables/contractions.py`.
 """
@@ -15,16 +15,16 @@ from ncc_compiler.ir.op_tables.contractions import (
     START_FOR_EACH,
     WINDOW_SIZES,
 )
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
     TypeRule,
     are_distinct_dimensions,
-    listed,
+    check_region,
+    is_real,
     one_or_tuple,
-    parameter_types,
-    result_type,
 )
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.shared.dtypes import DType
@@ -34,24 +34,20 @@ _SIDES = ("lhs", "rhs")
 _LISTS = ("batch_dims", "contracting_dims")
 
 
-def _is_real(dtype: DType) -> bool:
-    return dtype.is_integer or dtype.is_float
-
-
 def check_product(ctx: InferenceContext) -> Inference:
-    """The declared element type, and whether sums of products of the operands have it."""
+    """Checks that sums of products can have the declared element type; returns a scalar of it."""
     left, right = (kind.dtype for kind in ctx.arrays[:2])
     kind = ctx.node.type
     wider = max(left, right, key=lambda operand: (operand.is_float, operand.bits))
     dtype = kind.dtype if isinstance(kind, ArrayType) else wider
-    if left is not right and not (_is_real(left) and _is_real(right)):
+    if is_real(left):
+        fits = dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
+    else:
+        fits = dtype is left or (dtype.is_complex and left.is_complex)
+    if left is not right and not (is_real(left) and is_real(right)):
         fact = f"{left.value} and {right.value} are not multiplied"
         yield ctx.complain_of(FACTORS, fact, 1)
-    elif not (
-        dtype.is_float or (dtype.is_integer and left.is_integer and right.is_integer)
-        if _is_real(left)
-        else dtype is left or (dtype.is_complex and left.is_complex)
-    ):
+    elif not fits:
         fact = f"{left.value} and {right.value} do not give {dtype.value}"
         yield ctx.complain_of(PRODUCTS, fact, NodePart.TYPE)
     return ArrayType(dtype)
@@ -69,31 +65,35 @@ def _product_type(ctx: InferenceContext) -> Inference:
     """Batch dimensions, then the free ones of the left operand, then of the right one."""
     scalar = yield from check_product(ctx)
     assert isinstance(scalar, ArrayType), ctx.node.name
-    wrong = False
-    for complaint in itertools.chain(_dot_numbers(ctx), _dot_pairs(ctx)):
-        wrong = True
+    is_valid = True
+    for complaint in itertools.chain(_check_dot_dimensions(ctx), _check_dot_pairs(ctx)):
+        is_valid = False
         yield complaint
-    if wrong:
+    if not is_valid:
         return None
     free = [
         size
         for side, kind in zip(_SIDES, ctx.arrays, strict=False)
         for dimension, size in enumerate(kind.shape)
-        if dimension not in _numbers(ctx, side)
+        if dimension not in _named_dimensions(ctx, side)
     ]
     batch = [ctx.arrays[0].shape[dimension] for dimension in ctx.node.integers("lhs_batch_dims")]
     return ArrayType(scalar.dtype, (*batch, *free))
 
 
-def _numbers(ctx: InferenceContext, side: str) -> tuple[int, ...]:
-    """Dimensions of a side that have a role: batch, contracting, or that of the groups."""
-    groups = ctx.attribute(f"{side}_group_dims")
-    listed = [number for name in _LISTS for number in ctx.node.integers(f"{side}_{name}")]
-    return (*listed, *(ctx.node.integers(f"{side}_group_dims") if groups else ()))
+def _named_dimensions(ctx: InferenceContext, side: str) -> tuple[int, ...]:
+    """The batch, contracting and group dimensions of a side; all others are free."""
+    names = (*_LISTS, "group_dims")
+    return tuple(number for name in names for number in ctx.node.integers(f"{side}_{name}"))
 
 
 def _ragged_dot(ctx: InferenceContext) -> Inference:
-    """A product whose left operand falls into groups along the ragged dimension."""
+    """A product whose left operand consists of groups along the ragged dimension.
+
+    As in XLA, the ragged dimension of the left operand has one of three roles. If it is free, the
+    right operand has a dimension of groups. If it is contracting, the result has a dimension of
+    groups in front. If it is a batch dimension, neither has.
+    """
     left, right, sizes = ctx.arrays
     product = yield from _product_type(ctx)
     ragged = ctx.node.integers("lhs_ragged_dims")
@@ -107,8 +107,8 @@ def _ragged_dot(ctx: InferenceContext) -> Inference:
     groups = ctx.node.integers("rhs_group_dims")
     batch, contracting = (ctx.node.integers(f"lhs_{name}") for name in _LISTS)
     free = tuple(d for d in range(left.rank) if d not in batch + contracting)
-    roles = batch, contracting, free
-    role = next(dimensions for dimensions in roles if ragged[0] in dimensions)
+    role = next(dims for dims in (batch, contracting, free) if ragged[0] in dims)
+    # sizes of groups may depend on the dimensions outside of the ragged one
     before = (() if role is batch else batch) + role[: role.index(ragged[0])]
     prefix = tuple(left.shape[d] for d in before)
     count = sizes.shape[-1:]
@@ -123,34 +123,32 @@ def _ragged_dot(ctx: InferenceContext) -> Inference:
         hint = f"one dimension of size {count[0]}" if expected else "leave rhs_group_dims out"
         yield ctx.complain(7, fact, "rhs_group_dims" if groups else NodePart.OP, hint)
         return None
-    in_front = count if role is contracting else ()
-    return ArrayType(product.dtype, (*in_front, *product.shape))
+    return ArrayType(product.dtype, (*(count if role is contracting else ()), *product.shape))
 
 
-def _dot_numbers(ctx: InferenceContext) -> Inference:
+def _check_dot_dimensions(ctx: InferenceContext) -> Inference:
     for side, kind in zip(_SIDES, ctx.arrays, strict=False):
-        _, contracting = (f"{side}_{name}" for name in _LISTS)
-        listed = _numbers(ctx, side)
-        if not are_distinct_dimensions(listed, kind.rank):
-            fact = f"{list(listed)} are not distinct dimensions of {kind}"
-            yield ctx.complain(1, fact, contracting)
+        dimensions = _named_dimensions(ctx, side)
+        if not are_distinct_dimensions(dimensions, kind.rank):
+            fact = f"{list(dimensions)} are not distinct dimensions of {kind}"
+            yield ctx.complain(1, fact, f"{side}_contracting_dims")
     return None
 
 
-def _dot_pairs(ctx: InferenceContext) -> Inference:
+def _check_dot_pairs(ctx: InferenceContext) -> Inference:
     left, right = ctx.arrays[:2]
     for name in _LISTS:
-        ours, theirs = (ctx.node.integers(f"{side}_{name}") for side in _SIDES)
-        what = name.removesuffix("_dims")
-        if len(ours) != len(theirs):
-            fact = f"{len(ours)} {what} dimensions on the left, {len(theirs)} on the right"
+        lhs, rhs = (ctx.node.integers(f"{side}_{name}") for side in _SIDES)
+        role = name.removesuffix("_dims")
+        if len(lhs) != len(rhs):
+            fact = f"{len(lhs)} {role} dimensions on the left, {len(rhs)} on the right"
             yield ctx.complain(2, fact, f"rhs_{name}")
-        for a, b in zip(ours, theirs, strict=False):
+        for a, b in zip(lhs, rhs, strict=False):
             if not (0 <= a < left.rank and 0 <= b < right.rank):
                 continue
             if left.shape[a] != right.shape[b]:
                 fact = (
-                    f"{what} sizes differ: {left.shape[a]} and {right.shape[b]} "
+                    f"{role} sizes differ: {left.shape[a]} and {right.shape[b]} "
                     f"(dimension {a} of {left}, {b} of {right})"
                 )
                 yield ctx.complain(3, fact, f"rhs_{name}")
@@ -158,7 +156,10 @@ def _dot_pairs(ctx: InferenceContext) -> Inference:
 
 
 def folded_arrays(ctx: InferenceContext) -> Generator[Complaint, None, tuple[ArrayType, ...]]:
-    """The arrays of an op that folds, none if they are not of one shape, each with its start."""
+    """The arrays that an op reduces, whose second half of operands are initial values.
+
+    Empty after a complaint about their number or shapes.
+    """
     count, kinds = len(ctx.operands) // 2, ctx.arrays
     if len(kinds) % 2:
         fact = f"{count + 1} arrays and {count} initial values"
@@ -175,12 +176,14 @@ def folded_arrays(ctx: InferenceContext) -> Generator[Complaint, None, tuple[Arr
 
 
 def check_fold(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inference:
-    """Initial values and region fit the arrays that are folded."""
+    """Initial values and `to_apply` fit the arrays that are reduced."""
     for position, (kind, start) in enumerate(zip(arrays, ctx.arrays[len(arrays) :], strict=True)):
         if start != ArrayType(kind.dtype):
             fact = f"the initial value of {kind} is {start}, not {ArrayType(kind.dtype)}"
             yield ctx.complain_of(SCALAR_STARTS, fact, len(arrays) + position)
-    yield from _folding_region(ctx, arrays)
+    number = OPS[ctx.node.op].rules.index(FOLDING_REGION) + 1
+    scalars = [ArrayType(kind.dtype) for kind in arrays]
+    yield from check_region(ctx, number, scalars * 2, one_or_tuple(scalars))
     return None
 
 
@@ -198,21 +201,6 @@ def _reduce(ctx: InferenceContext) -> Inference:
     return one_or_tuple([ArrayType(kind.dtype, tuple(kept)) for kind in arrays])
 
 
-def _folding_region(ctx: InferenceContext, arrays: tuple[ArrayType, ...]) -> Inference:
-    callee = ctx.callee()
-    if callee is None:
-        return None
-    scalars = [ArrayType(kind.dtype) for kind in arrays]
-    expected, parameters = scalars * 2, parameter_types(callee)
-    if parameters != expected or result_type(callee) != one_or_tuple(scalars):
-        fact = (
-            f"%{callee.name} takes ({listed(parameters)}) and returns {result_type(callee)}; "
-            f"({listed(expected)}) and {one_or_tuple(scalars)} are needed"
-        )
-        yield ctx.complain_of(FOLDING_REGION, fact, "to_apply")
-    return None
-
-
 CONTRACTION_RULES: Mapping[str, TypeRule] = {
     "dot": _dot,
     "ragged-dot": _ragged_dot,
@@ -226,8 +214,8 @@ def _window(ctx: InferenceContext) -> Window:
     return window
 
 
-def _check_sizes(ctx: InferenceContext) -> Inference:
-    """The window can slide."""
+def _check_window(ctx: InferenceContext) -> Inference:
+    """Sizes, strides and dilations of the window are positive."""
     for dimension, entry in enumerate(_window(ctx).dimensions):
         if min(entry.size, entry.stride, entry.base_dilation, entry.window_dilation) < 1:
             fact = f"dimension {dimension} of the window {_window(ctx)}"
@@ -244,14 +232,15 @@ def _convolution(ctx: InferenceContext) -> Inference:
             fact = f"{labels} is for {labels.spatial + 2} dimensions, the operand is {kind}"
             yield ctx.complain(1, fact, position)
             return None
-    if not (yield from _check_kernel(ctx, labels)) or not (yield from _check_sizes(ctx)):
+    if not (yield from _check_kernel(ctx, labels)) or not (yield from _check_window(ctx)):
         return None
     scalar = yield from check_product(ctx)
     assert isinstance(scalar, ArrayType), ctx.node.name
-    groups = yield from _check_groups(ctx, labels)
+    groups = yield from _check_group_counts(ctx, labels)
     if not isinstance(groups, ArrayType):
         return None
     (batch, _, *spatial), sizes = labels.input_dimensions, ctx.arrays[0].shape
+    # batch, features, spatial dimensions: the order of `labels.result_dimensions`
     counts = (
         sizes[batch] // ctx.node.integer("batch_group_count"),
         ctx.arrays[1].shape[labels.kernel_dimensions[1]],
@@ -273,33 +262,31 @@ def _check_kernel(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference
     return None
 
 
-def _check_groups(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference:
-    """Features and batch divide into the groups."""
+def _check_group_counts(ctx: InferenceContext, labels: ConvolutionLabels) -> Inference:
+    """The group counts divide features and batch."""
     source, kernel = ctx.arrays
-    features, batches = (
-        ctx.node.integer("feature_group_count"),
-        ctx.node.integer("batch_group_count"),
-    )
+    features = ctx.node.integer("feature_group_count")
+    batches = ctx.node.integer("batch_group_count")
     if min(features, batches) != 1:
         fact = f"feature_group_count is {features}, batch_group_count is {batches}"
         at = "batch_group_count" if features > 1 or batches < 1 else "feature_group_count"
         yield ctx.complain(4, fact, at)
         return None
     batch, input_features = (source.shape[d] for d in labels.input_dimensions[:2])
-    taken, made = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
-    wrong = False
-    if input_features != taken * features:
-        wrong = True
-        fact = f"{input_features} features of {source}, {taken} of {kernel}, in {features} groups"
-        yield ctx.complain(5, fact, 1)
-    if made % (features * batches):
-        wrong = True
-        fact = f"{made} output features of {kernel} in {features * batches} groups"
+    kernel_inputs, kernel_outputs = (kernel.shape[d] for d in labels.kernel_dimensions[:2])
+    is_valid = True
+    if input_features != kernel_inputs * features:
+        is_valid = False
+        fact = f"{input_features} features of {source}, {kernel_inputs} of {kernel}, "
+        yield ctx.complain(5, f"{fact}in {features} groups", 1)
+    if kernel_outputs % (features * batches):
+        is_valid = False
+        fact = f"{kernel_outputs} output features of {kernel} in {features * batches} groups"
         yield ctx.complain(6, fact, 1)
     if batch % batches:
-        wrong = True
+        is_valid = False
         yield ctx.complain(7, f"a batch of {batch} in {batches} groups: {source}", 0)
-    return None if wrong else kernel
+    return kernel if is_valid else None
 
 
 def _reduce_window(ctx: InferenceContext) -> Inference:
@@ -311,7 +298,7 @@ def _reduce_window(ctx: InferenceContext) -> Inference:
         fact = f"the window {window} does not have the {arrays[0].rank} dimensions of {arrays[0]}"
         yield ctx.complain(3, fact, "window" if window.dimensions else 0)
         return None
-    if not (yield from _check_sizes(ctx)):
+    if not (yield from _check_window(ctx)):
         return None
     if any(entry.is_reversed for entry in window.dimensions):
         yield ctx.complain(5, f"the window {window} is reversed", "window")
@@ -327,7 +314,7 @@ def _select_and_scatter(ctx: InferenceContext) -> Inference:
         fact = f"the window {window} does not have the {operand.rank} dimensions of {operand}"
         yield ctx.complain(1, fact, "window" if window.dimensions else 0)
         return None
-    if not (yield from _check_sizes(ctx)):
+    if not (yield from _check_window(ctx)):
         return None
     if any(
         entry.is_reversed or entry.base_dilation > 1 or entry.window_dilation > 1
@@ -344,25 +331,9 @@ def _select_and_scatter(ctx: InferenceContext) -> Inference:
         position = 1 if source.dtype is not operand.dtype else 2
         fact = f"{ctx.arrays[position]} for an operand of {operand}"
         yield ctx.complain(5, fact, position)
-    yield from _takes_two(ctx, "select", 6, ArrayType(DType.PRED))
-    yield from _takes_two(ctx, "scatter", 7, scalar)
+    yield from check_region(ctx, 6, [scalar, scalar], ArrayType(DType.PRED), "select")
+    yield from check_region(ctx, 7, [scalar, scalar], scalar, "scatter")
     return operand
-
-
-def _takes_two(ctx: InferenceContext, key: str, number: int, result: ArrayType) -> Inference:
-    """The region takes two scalars of the operand and returns this."""
-    callee, scalar = ctx.callee(key), ArrayType(ctx.arrays[0].dtype)
-    if callee is None:
-        return None
-    parameters = parameter_types(callee)
-    if parameters != [scalar, scalar] or result_type(callee) != result:
-        taken = ", ".join(map(str, parameters))
-        fact = (
-            f"%{callee.name} takes ({taken}) and returns {result_type(callee)}; "
-            f"({scalar}, {scalar}) and {result} are needed"
-        )
-        yield ctx.complain(number, fact, key)
-    return None
 
 
 WINDOW_RULES: Mapping[str, TypeRule] = {

@@ -1,11 +1,11 @@
 """Result types of ops that run computations, of tokens, and of asynchronous start/done pairs.
 
-Also of send and recv and their dones; that a send and a recv fit each other is no rule of one
-node (`ir/transfers.py`). The sentences of the rules stand in `op_tables/control.py`.
+Also of send, recv and their dones. `ir/transfers.py` checks that sends match recvs, which is no
+rule of a single node. The sentences of the rules stand in `op_tables/control.py`.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ncc_compiler.ir.collectives import PAIRS_OF_TRANSFERS, moves_slices, pairs_attribute
 from ncc_compiler.ir.graph import Computation
@@ -15,7 +15,7 @@ from ncc_compiler.ir.rules import Complaint, NodePart
 from ncc_compiler.ir.type_rules.collectives import (
     COLLECTIVE_RULES,
     VARIABLE_SIZE_RULES,
-    members,
+    id_space,
     range_hint,
 )
 from ncc_compiler.ir.type_rules.context import (
@@ -26,6 +26,7 @@ from ncc_compiler.ir.type_rules.context import (
     one_or_tuple,
     parameter_types,
     result_type,
+    without_dimension,
 )
 from ncc_compiler.ir.types import ArrayType, TokenType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
@@ -33,8 +34,8 @@ from ncc_runtime.neff.shared.dtypes import DType
 _PRED, _INDEX = ArrayType(DType.PRED), ArrayType(DType.S32)
 
 
-def _calls(key: str) -> TypeRule:
-    """The operands are the arguments of one computation, and its result is the result."""
+def _call(key: str) -> TypeRule:
+    """A call: operands are arguments of the computation, whose result is the result."""
 
     def rule(ctx: InferenceContext) -> Inference:
         callee = ctx.callee(key)
@@ -54,8 +55,8 @@ def _calls(key: str) -> TypeRule:
 
 
 def _signature(computation: Computation) -> str:
-    parameters = ", ".join(map(str, parameter_types(computation)))
-    return f"%{computation.name} takes ({parameters}) and returns {result_type(computation)}"
+    parameters, result = parameter_types(computation), result_type(computation)
+    return f"%{computation.name} takes ({listed(parameters)}) and returns {result}"
 
 
 def _while(ctx: InferenceContext) -> Inference:
@@ -72,30 +73,25 @@ def _while(ctx: InferenceContext) -> Inference:
 
 
 def _conditional(ctx: InferenceContext) -> Inference:
-    chosen, arguments = ctx.operands[0], ctx.operands[1:]
-    if chosen not in (_PRED, _INDEX):
-        yield ctx.complain(1, f"the first operand is {chosen}, not {_PRED} or {_INDEX}", 0)
+    selector, arguments = ctx.operands[0], ctx.operands[1:]
+    if selector not in (_PRED, _INDEX):
+        yield ctx.complain(1, f"the first operand is {selector}, not {_PRED} or {_INDEX}", 0)
         return None
     names = branch_names(ctx.node)
-    if not names or ("branch_computations" in ctx.node.attributes) != (chosen == _INDEX):
+    if not names or ("branch_computations" in ctx.node.attributes) != (selector == _INDEX):
         example = "true_computation=%f, false_computation=%g"
-        if chosen == _INDEX:
+        if selector == _INDEX:
             example = "branch_computations={%f, %g}"
-        fact = f"{chosen} does not choose between what is named"
+        fact = f"{selector} does not choose between what is named"
         yield ctx.complain(2, fact, NodePart.OP, f"write {example}")
         return None
     if len(names) != len(arguments):
         fact = f"{len(names)} branches, {len(arguments)} operands for them"
         yield ctx.complain(3, fact)
         return None
-    return (yield from _branches(ctx, names, arguments))
-
-
-def _branches(ctx: InferenceContext, names: Sequence[str], arguments: Sequence[Type]) -> Inference:
-    """Each branch takes its operand; all give one type."""
-    known = [ctx.computation(name) for name in names]
     results: list[Type] = []
-    for position, (branch, kind) in enumerate(zip(known, arguments, strict=True), start=1):
+    for position, (name, kind) in enumerate(zip(names, arguments, strict=True), start=1):
+        branch = ctx.computation(name)
         if branch is None:
             continue
         if parameter_types(branch) != [kind]:
@@ -110,46 +106,57 @@ def _branches(ctx: InferenceContext, names: Sequence[str], arguments: Sequence[T
 
 
 def _scan(ctx: InferenceContext) -> Inference:
-    """A tuple of outputs, of which each step gives a slice, and of carries."""
-    callee, carried = ctx.callee(), ctx.node.integer("num_carries")
+    """A tuple of the outputs, stacked over the steps, and of the carries.
+
+    `to_apply` takes a slice of each input and the carries; it returns a slice of each output and
+    the carries.
+    """
+    callee, carry_count = ctx.callee(), ctx.node.integer("num_carries")
     if callee is None:
         return None
-    given, root = ctx.arrays, result_type(callee)
+    operands, root = ctx.arrays, result_type(callee)
     results = root.elements if isinstance(root, TupleType) else (root,)
-    if not 0 <= carried <= min(len(given), len(results)):
-        fact = f"{carried} carries, {len(given)} operands and {len(results)} results of a step"
-        yield ctx.complain(2, fact, "num_carries")
+    if not 0 <= carry_count <= min(len(operands), len(results)):
+        fact = f"{carry_count} carries, {len(operands)} operands and {len(results)} results of a"
+        yield ctx.complain(2, f"{fact} step", "num_carries")
         return None
-    inputs, first = given[: len(given) - carried], given[len(given) - carried :]
-    outputs = [kind for kind in results[: len(results) - carried] if isinstance(kind, ArrayType)]
+    inputs = operands[: len(operands) - carry_count]
+    carries = operands[len(operands) - carry_count :]
+    outputs = [
+        kind for kind in results[: len(results) - carry_count] if isinstance(kind, ArrayType)
+    ]
     declared = ctx.node.type.elements if isinstance(ctx.node.type, TupleType) else ()
-    told = inputs or tuple(kind for kind in declared[: len(outputs)] if isinstance(kind, ArrayType))
+    # the arrays that show the number of steps: inputs, or without any the declared outputs
+    stacked = inputs or tuple(
+        kind for kind in declared[: len(outputs)] if isinstance(kind, ArrayType)
+    )
     dimensions = ctx.node.integers("dimensions")
     dimension = dimensions[0] if len(dimensions) == 1 else -1
-    lengths = {kind.shape[dimension] for kind in told if 0 <= dimension < kind.rank}
-    too_low = any(not 0 <= dimension < kind.rank for kind in inputs)
-    if too_low or any(not 0 <= dimension <= kind.rank for kind in outputs) or len(lengths) > 1:
-        fact = f"{list(dimensions)} is not one dimension in which {listed(told)} are equally long"
+    lengths = {kind.shape[dimension] for kind in stacked if 0 <= dimension < kind.rank}
+    if (
+        any(not 0 <= dimension < kind.rank for kind in inputs)
+        or any(not 0 <= dimension <= kind.rank for kind in outputs)
+        or len(lengths) > 1
+    ):
+        arrays = listed(stacked)
+        fact = f"{list(dimensions)} is not one dimension in which {arrays} are equally long"
         yield ctx.complain(1, fact, "dimensions")
         return None
     if not lengths:
         yield ctx.complain(4, "nothing says how many steps there are", NodePart.TYPE)
         return None
-    slices = [_but(kind, dimension) for kind in inputs]
-    if parameter_types(callee) != [*slices, *first] or results != (*outputs, *first):
-        wanted = f"({listed([*slices, *first])}) and ends with the carries ({listed(first)})"
-        yield ctx.complain(3, f"{_signature(callee)}; it should take {wanted}", "to_apply")
+    slices = [ArrayType(kind.dtype, without_dimension(kind.shape, dimension)) for kind in inputs]
+    expected = [*slices, *carries]
+    if parameter_types(callee) != expected or results != (*outputs, *carries):
+        hint = f"({listed(expected)}) and ends with the carries ({listed(carries)})"
+        yield ctx.complain(3, f"{_signature(callee)}; it should take {hint}", "to_apply")
         return None
     (length,) = lengths
-    whole = (
+    stacked_outputs = (
         ArrayType(kind.dtype, (*kind.shape[:dimension], length, *kind.shape[dimension:]))
         for kind in outputs
     )
-    return TupleType((*whole, *first))
-
-
-def _but(kind: ArrayType, dimension: int) -> ArrayType:
-    return ArrayType(kind.dtype, kind.shape[:dimension] + kind.shape[dimension + 1 :])
+    return TupleType((*stacked_outputs, *carries))
 
 
 def _after_all(ctx: InferenceContext) -> Inference:
@@ -166,13 +173,13 @@ def _add_dependency(ctx: InferenceContext) -> Inference:
     return kind
 
 
-def _same(ctx: InferenceContext) -> Inference:
+def _same_as_operand(ctx: InferenceContext) -> Inference:
     yield from ()
     return ctx.operands[0]
 
 
 def _is_context(kind: Type) -> bool:
-    """What may follow operand and result of a started operation; it has no meaning here."""
+    """Whether it may follow operand and result of a start; it has no meaning here."""
     return isinstance(kind, ArrayType) and not kind.shape and kind.dtype.is_integer
 
 
@@ -185,17 +192,17 @@ def _with_contexts(declared: Type, *forms: TupleType) -> Type:
     return forms[0]
 
 
-def _started(inner: TypeRule) -> TypeRule:
-    """A tuple of operand, result and contexts; several operands are a tuple of their own."""
+def _start(inner: TypeRule) -> TypeRule:
+    """A `-start` op: a tuple of operand, result and contexts; several operands are a tuple."""
 
     def rule(ctx: InferenceContext) -> Inference:
         result = yield from inner(ctx)
         if result is None:
             return None
         operands = ctx.operands[:1] if moves_slices(ctx.node) else ctx.operands
-        operand_tuple = TupleType(operands)
-        alone = TupleType((one_or_tuple(operands), result))
-        return _with_contexts(ctx.node.type, alone, TupleType((operand_tuple, result)))
+        plain = TupleType((one_or_tuple(operands), result))
+        # XLA also accepts a tuple around a single operand
+        return _with_contexts(ctx.node.type, plain, TupleType((TupleType(operands), result)))
 
     return rule
 
@@ -207,14 +214,14 @@ def _copy_start(ctx: InferenceContext) -> Inference:
 
 
 def _async_start(ctx: InferenceContext) -> Inference:
-    result = yield from _calls("calls")(ctx)
+    result = yield from _call("calls")(ctx)
     if result is None:
         return None
     return _with_contexts(ctx.node.type, TupleType((TupleType(ctx.operands), result)))
 
 
-def _element(index: int) -> TypeRule:
-    """What a finished operation gives: an element of the tuple that its start gave."""
+def _element_of_start(index: int) -> TypeRule:
+    """A `-done` op: an element of the tuple that the start returns."""
 
     def rule(ctx: InferenceContext) -> Inference:
         (kind,) = ctx.operands
@@ -227,7 +234,7 @@ def _element(index: int) -> TypeRule:
 
 
 def _async_update(ctx: InferenceContext) -> Inference:
-    yield from _element(1)(ctx)
+    yield from _element_of_start(1)(ctx)
     return ctx.operands[0]
 
 
@@ -235,25 +242,25 @@ _RAGGED = "ragged-all-to-all"
 _ASYNCHRONOUS = {**COLLECTIVE_RULES, _RAGGED: VARIABLE_SIZE_RULES[_RAGGED]}
 
 CONTROL_RULES: Mapping[str, TypeRule] = {
-    "call": _calls("to_apply"),
-    "fusion": _calls("calls"),
+    "call": _call("to_apply"),
+    "fusion": _call("calls"),
     "while": _while,
     "conditional": _conditional,
     "scan": _scan,
     "add-dependency": _add_dependency,
     "after-all": _after_all,
-    "domain": _same,
-    "opt-barrier": _same,
-    "optimization-barrier": _same,
-    **{f"{op}-start": _started(rule) for op, rule in _ASYNCHRONOUS.items()},
-    **{f"{op}-done": _element(1) for op in _ASYNCHRONOUS},
+    "domain": _same_as_operand,
+    "opt-barrier": _same_as_operand,
+    "optimization-barrier": _same_as_operand,
+    **{f"{op}-start": _start(rule) for op, rule in _ASYNCHRONOUS.items()},
+    **{f"{op}-done": _element_of_start(1) for op in _ASYNCHRONOUS},
     "all-reduce-start": COLLECTIVE_RULES["all-reduce"],
-    "all-reduce-done": _same,
+    "all-reduce-done": _same_as_operand,
     "copy-start": _copy_start,
-    "copy-done": _element(0),
+    "copy-done": _element_of_start(0),
     "async-start": _async_start,
     "async-update": _async_update,
-    "async-done": _element(1),
+    "async-done": _element_of_start(1),
 }
 
 
@@ -262,7 +269,7 @@ _CONTEXT = ArrayType(DType.U32)
 
 def _send(ctx: InferenceContext) -> Inference:
     data, token = ctx.operands
-    yield from _transfer(ctx, data)
+    yield from _check_transfer(ctx, data)
     if not isinstance(token, TokenType):
         yield ctx.complain(7, f"operand 1 is {token}, not {TokenType()}", 1)
     declared = ctx.node.type
@@ -279,24 +286,24 @@ def _recv(ctx: InferenceContext) -> Inference:
         fact = f"the result is {declared}, not a tuple such as (f32[4], {_CONTEXT}, {TokenType()})"
         yield ctx.complain(9, fact)
         return None
-    yield from _transfer(ctx, data_of(declared))
+    yield from _check_transfer(ctx, data_of(declared))
     return declared
 
 
-def _transfer(ctx: InferenceContext, data: Type) -> Iterator[Complaint]:
+def _check_transfer(ctx: InferenceContext, data: Type) -> Iterator[Complaint]:
     """The rules that send and recv share."""
     if ctx.attribute("is_host_transfer"):
         fact = f"{ctx.node.op} is a transfer with the host, which takes no part in a program"
         hint = "what the host gives and gets are inputs and outputs"
         yield ctx.complain(1, fact, "is_host_transfer", hint)
         return
-    yield from _pairs(ctx)
+    yield from _check_pairs(ctx)
     arrays = data.elements if isinstance(data, TupleType) else (data,)
     if not arrays or not all(isinstance(array, ArrayType) for array in arrays):
         yield ctx.complain_of(DATA_OF_ARRAYS, f"the data is {data}")
 
 
-def _pairs(ctx: InferenceContext) -> Iterator[Complaint]:
+def _check_pairs(ctx: InferenceContext) -> Iterator[Complaint]:
     place = "frontend_attributes"
     try:
         written = pairs_attribute(ctx.node)
@@ -308,34 +315,33 @@ def _pairs(ctx: InferenceContext) -> Iterator[Complaint]:
         hint = f"{place}={{{PAIRS_OF_TRANSFERS}={{{{0,1}},{{1,2}}}}}}"
         yield ctx.complain(2, fact, place, hint)
         return
-    what, count = members(ctx)
+    noun, count = id_space(ctx)
     for number, end, side in ((3, "source", 0), (4, "target", 1)):
         times = Counter(pair[side] for pair in written.pairs)
         for rank in sorted(rank for rank, repeats in times.items() if repeats > 1):
-            fact = f"{what} {rank} is the {end} of {times[rank]} pairs"
+            fact = f"{noun} {rank} is the {end} of {times[rank]} pairs"
             yield ctx.complain(number, fact, place)
     for rank in sorted({rank for pair in written.pairs for rank in pair if rank >= count}):
-        fact = f"{what} {rank} is out of range: there are {count}"
-        yield ctx.complain(5, fact, place, range_hint(ctx, what, rank))
+        fact = f"{noun} {rank} is out of range: there are {count}"
+        yield ctx.complain(5, fact, place, range_hint(ctx, noun, rank))
 
 
 def is_started(kind: Type) -> bool:
-    """Whether it is data, a context and a token."""
+    """Whether it is the type of a send or recv: data, a context and a token."""
     if not isinstance(kind, TupleType) or len(kind.elements) != 3:
         return False
     _, context, token = kind.elements
-    is_context = isinstance(context, ArrayType) and not context.shape and context.dtype.is_integer
-    return is_context and isinstance(token, TokenType)
+    return _is_context(context) and isinstance(token, TokenType)
 
 
 def data_of(kind: Type) -> Type:
-    """The data in what a send or recv gives."""
+    """The data in the result type of a send or recv."""
     assert isinstance(kind, TupleType), kind
     return kind.elements[0]
 
 
-def _done(*elements: int) -> TypeRule:
-    """What a finished transfer gives: elements of what its start gave."""
+def _transfer_done(*elements: int) -> TypeRule:
+    """A done of a transfer: elements of the result of its start."""
 
     def rule(ctx: InferenceContext) -> Inference:
         (kind,) = ctx.operands
@@ -352,6 +358,6 @@ def _done(*elements: int) -> TypeRule:
 TRANSFER_RULES: Mapping[str, TypeRule] = {
     "send": _send,
     "recv": _recv,
-    "send-done": _done(2),
-    "recv-done": _done(0, 2),
+    "send-done": _transfer_done(2),
+    "recv-done": _transfer_done(0, 2),
 }

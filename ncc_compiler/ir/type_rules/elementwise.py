@@ -1,6 +1,6 @@
-"""Result types of elementwise ops: operands of one type, for which the op is defined.
+"""Result types of elementwise ops, of ops that reinterpret the bits of elements, and of `map`.
 
-Also of ops that reinterpret the bits of elements, and of `map`. The sentences of their rules
+Most take operands of a single type and return it. The sentences of their rules
 stand in `op_tables/elementwise.py`.
 """
 
@@ -15,6 +15,8 @@ from ncc_compiler.ir.type_rules.context import (
     InferenceContext,
     TypeRule,
     are_distinct_dimensions,
+    is_inexact,
+    is_real,
     parameter_types,
     result_type,
 )
@@ -31,7 +33,7 @@ def _bitcast(ctx: InferenceContext) -> Inference:
     if (
         operand.elements * from_bits != kind.elements * to_bits
         or (from_bits != to_bits and (from_bits % 8 or to_bits % 8))
-        or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # not any byte is one
+        or (kind.dtype is DType.PRED and operand.dtype is not DType.PRED)  # a byte is 0 or 1
     ):
         yield ctx.complain(1, fact, NodePart.TYPE)
     return kind
@@ -45,7 +47,7 @@ def _bitcast_convert(ctx: InferenceContext) -> Inference:
         fact = f"{operand.dtype.value} does not become {kind.dtype.value}"
         yield ctx.complain(2, fact, NodePart.TYPE)
         return kind
-    shape = _reshaped(operand, kind.dtype)
+    shape = _converted_shape(operand, kind.dtype)
     if shape is None:
         fact = f"the last dimension of {operand} does not make one {kind.dtype.value} each"
         yield ctx.complain(1, fact, NodePart.TYPE)
@@ -53,8 +55,11 @@ def _bitcast_convert(ctx: InferenceContext) -> Inference:
     return ArrayType(kind.dtype, shape)
 
 
-def _reshaped(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
-    """The shape of the operand as elements of a dtype; None if its bits do not make whole ones."""
+def _converted_shape(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
+    """The shape of the operand's bits as elements of a dtype; None if elements do not fill up.
+
+    Narrower elements get a new last dimension, wider ones take up the last dimension.
+    """
     from_bits, to_bits = operand.dtype.bits, dtype.bits
     if from_bits == to_bits:
         return operand.shape
@@ -62,8 +67,8 @@ def _reshaped(operand: ArrayType, dtype: DType) -> tuple[int, ...] | None:
         return None
     if from_bits > to_bits:
         return (*operand.shape, from_bits // to_bits)
-    is_whole = operand.shape and operand.shape[-1] * from_bits == to_bits
-    return operand.shape[:-1] if is_whole else None
+    fills = operand.shape and operand.shape[-1] * from_bits == to_bits
+    return operand.shape[:-1] if fills else None
 
 
 def _reduce_precision(ctx: InferenceContext) -> Inference:
@@ -119,15 +124,11 @@ BIT_RULES: Mapping[str, TypeRule] = {
 """One rule for each of these ops."""
 
 
-Allows = Callable[[DType], bool]
+DTypeTest = Callable[[DType], bool]
 
 
 def _is_arithmetic(dtype: DType) -> bool:
     return dtype is not DType.PRED
-
-
-def _is_real(dtype: DType) -> bool:
-    return dtype is not DType.PRED and not dtype.is_complex
 
 
 def _is_bitwise(dtype: DType) -> bool:
@@ -142,10 +143,6 @@ def _has_sign(dtype: DType) -> bool:
     return dtype.is_signed or dtype.is_float or dtype.is_complex
 
 
-def _is_inexact(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_complex
-
-
 def _is_float(dtype: DType) -> bool:
     return dtype.is_float
 
@@ -154,8 +151,8 @@ def _is_any(_: DType) -> bool:
     return True
 
 
-def _check_operands(ctx: InferenceContext, allows: Allows) -> Inference:
-    """The operands are of one type, and the op is defined for it; gives that type."""
+def _check_operands(ctx: InferenceContext, allows: DTypeTest) -> Inference:
+    """The operands have one type, for which the op is defined; returns it."""
     first = ctx.arrays[0]
     for position, kind in enumerate(ctx.arrays):
         if kind != first:
@@ -169,20 +166,11 @@ def _check_operands(ctx: InferenceContext, allows: Allows) -> Inference:
     return first
 
 
-def _elementwise(allows: Allows) -> TypeRule:
-    """All operands and the result have one type."""
-
-    def rule(ctx: InferenceContext) -> Inference:
-        return (yield from _check_operands(ctx, allows))
-
-    return rule
+_PART_TYPES = {DType.C64: DType.F32, DType.C128: DType.F64}
+_COMPLEX_TYPES = {part: kind for kind, part in _PART_TYPES.items()}
 
 
-_PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
-_WHOLES = {part: whole for whole, part in _PARTS.items()}
-
-
-def _becomes(allows: Allows, dtypes: Callable[[DType], DType]) -> TypeRule:
+def _with_dtype(allows: DTypeTest, dtypes: Callable[[DType], DType]) -> TypeRule:
     """All operands have one type; the result has its shape and another dtype."""
 
     def rule(ctx: InferenceContext) -> Inference:
@@ -195,20 +183,20 @@ def _becomes(allows: Allows, dtypes: Callable[[DType], DType]) -> TypeRule:
 
 
 def _part(dtype: DType) -> DType:
-    """The absolute value and the parts of a complex number are real."""
-    return _PARTS.get(dtype, dtype)
+    """The type of the absolute value and of the real and imaginary part."""
+    return _PART_TYPES.get(dtype, dtype)
 
 
 def _convert(ctx: InferenceContext) -> Inference:
-    """To whatever dtype the text says; of a complex number to another kind, the real part."""
+    """To the declared dtype; a complex number becomes its real part."""
     yield from ()
     operand, kind = ctx.arrays[0], ctx.node.type
     return ArrayType(kind.dtype, operand.shape) if isinstance(kind, ArrayType) else operand
 
 
 _DIRECTIONS = ("EQ", "NE", "LT", "LE", "GT", "GE")
-_COMPARISONS: Mapping[str, Allows] = {
-    "FLOAT": _is_inexact,
+_COMPARISONS: Mapping[str, DTypeTest] = {
+    "FLOAT": is_inexact,
     "TOTALORDER": _is_float,
     "SIGNED": lambda dtype: dtype.is_signed,
     "UNSIGNED": lambda dtype: dtype is DType.PRED or (dtype.is_integer and not dtype.is_signed),
@@ -232,17 +220,17 @@ def _compare(ctx: InferenceContext) -> Inference:
 
 
 def _select(ctx: InferenceContext) -> Inference:
-    chosen, on_true, on_false = ctx.arrays
-    if chosen.dtype is not DType.PRED or chosen.shape not in ((), on_true.shape):
-        mask = ArrayType(DType.PRED, on_true.shape)
-        yield ctx.complain(1, f"the first operand is {chosen}, not {mask}", 0)
+    mask, on_true, on_false = ctx.arrays
+    if mask.dtype is not DType.PRED or mask.shape not in ((), on_true.shape):
+        expected = ArrayType(DType.PRED, on_true.shape)
+        yield ctx.complain(1, f"the first operand is {mask}, not {expected}", 0)
     if on_true != on_false:
         yield ctx.complain(2, f"operands differ: {on_true} and {on_false}", 2)
     return on_true
 
 
 def _clamp(ctx: InferenceContext) -> Inference:
-    """The least value, an operand, the greatest value."""
+    """Operands are the lower bound, the array, and the upper bound."""
     kind = ctx.arrays[1]
     for position in (0, 2):
         bound = ctx.arrays[position]
@@ -261,35 +249,42 @@ def _iota(ctx: InferenceContext) -> Inference:
     return kind
 
 
-def _rows(allows: Allows, names: str) -> Mapping[str, TypeRule]:
-    return {name: _elementwise(allows) for name in names.split()}
+def _same_type(allows: DTypeTest, names: str) -> Mapping[str, TypeRule]:
+    """The rule of ops whose operands and result have one type."""
+
+    def rule(ctx: InferenceContext) -> Inference:
+        return (yield from _check_operands(ctx, allows))
+
+    return dict.fromkeys(names.split(), rule)
 
 
 ELEMENTWISE_RULES: Mapping[str, TypeRule] = {
-    **_rows(_is_any, "add copy maximum minimum multiply"),
-    **_rows(_is_arithmetic, "divide negate power subtract"),
-    **_rows(_is_bitwise, "and not or xor"),
-    **_rows(
+    **_same_type(_is_any, "add copy maximum minimum multiply"),
+    **_same_type(_is_arithmetic, "divide negate power subtract"),
+    **_same_type(_is_bitwise, "and not or xor"),
+    **_same_type(
         _is_integer,
         "count-leading-zeros mulhi popcnt shift-left shift-right-arithmetic shift-right-logical",
     ),
-    **_rows(_is_float, "cbrt ceil erf floor round-nearest-afz round-nearest-even"),
-    **_rows(
-        _is_inexact,
+    **_same_type(_is_float, "cbrt ceil erf floor round-nearest-afz round-nearest-even"),
+    **_same_type(
+        is_inexact,
         "acos acosh asin asinh atan atan2 atanh cosh cosine exponential exponential-minus-one log "
         "log-plus-one logistic rsqrt sine sinh sqrt tan tanh",
     ),
-    **_rows(_is_real, "remainder"),
-    **_rows(_has_sign, "sign"),
-    "abs": _becomes(_is_arithmetic, _part),
+    **_same_type(is_real, "remainder"),
+    **_same_type(_has_sign, "sign"),
+    "abs": _with_dtype(_is_arithmetic, _part),
     "clamp": _clamp,
     "compare": _compare,
-    "complex": _becomes(lambda dtype: dtype in _WHOLES, lambda dtype: _WHOLES[dtype]),
+    "complex": _with_dtype(
+        lambda dtype: dtype in _COMPLEX_TYPES, lambda dtype: _COMPLEX_TYPES[dtype]
+    ),
     "convert": _convert,
-    "imag": _becomes(_is_inexact, _part),
+    "imag": _with_dtype(is_inexact, _part),
     "iota": _iota,
-    "is-finite": _becomes(_is_float, lambda _: DType.PRED),
-    "real": _becomes(_is_inexact, _part),
+    "is-finite": _with_dtype(_is_float, lambda _: DType.PRED),
+    "real": _with_dtype(is_inexact, _part),
     "select": _select,
     **BIT_RULES,
 }

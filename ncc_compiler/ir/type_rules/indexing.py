@@ -31,9 +31,11 @@ from ncc_compiler.ir.type_rules.context import (
     TypeRule,
     are_distinct_dimensions,
     check_region,
+    listed,
     one_or_tuple,
     parameter_types,
     result_type,
+    without_dimension,
 )
 from ncc_compiler.ir.type_rules.numeric import NUMERIC_RULES
 from ncc_compiler.ir.types import ArrayType, TupleType
@@ -48,17 +50,13 @@ def _are_in_order(dimensions: Sequence[int], rank: int) -> bool:
     return are_distinct_dimensions(dimensions, rank) and list(dimensions) == sorted(dimensions)
 
 
-def _but(shape: Shape, dimension: int) -> Shape:
-    return tuple(size for d, size in enumerate(shape) if d != dimension)
-
-
-def _starts(ctx: InferenceContext, first: int) -> Inference:
-    """The operands from `first` on are start indices; gives the type of one, if they are right."""
+def _check_start_indices(ctx: InferenceContext, first: int) -> Inference:
+    """The operands from `first` on are start indices; returns the operand's type if they are."""
     rank, starts = ctx.arrays[0].rank, ctx.arrays[first:]
     is_vector = len(starts) == 1 and starts[0].shape == (rank,)
     if not is_vector and (len(starts) != rank or any(start.rank for start in starts)):
-        listed = ", ".join(map(str, starts)) or "none"
-        fact = f"start indices for an operand of rank {rank} are {listed}"
+        kinds = listed(starts) or "none"
+        fact = f"start indices for an operand of rank {rank} are {kinds}"
         yield ctx.complain(1, fact, first, "one scalar for each dimension")
         return None
     for position, kind in enumerate(starts, first):
@@ -70,8 +68,8 @@ def _starts(ctx: InferenceContext, first: int) -> Inference:
     return ctx.arrays[0]
 
 
-def _sizes_fit(ctx: InferenceContext, key: str, number: int) -> Inference:
-    """The sizes of a slice are within the operand; gives the slice's type."""
+def _check_slice_sizes(ctx: InferenceContext, key: str, number: int) -> Inference:
+    """The sizes of a slice fit in the operand; returns the slice's type."""
     operand, sizes = ctx.arrays[0], ctx.node.integers(key)
     if len(sizes) != operand.rank:
         fact = f"{len(sizes)} sizes for an operand of rank {operand.rank}: {operand}"
@@ -86,13 +84,13 @@ def _sizes_fit(ctx: InferenceContext, key: str, number: int) -> Inference:
 
 
 def _dynamic_slice(ctx: InferenceContext) -> Inference:
-    are_right = yield from _starts(ctx, 1)
-    kind = yield from _sizes_fit(ctx, "dynamic_slice_sizes", 3)
-    return kind if are_right else None
+    operand = yield from _check_start_indices(ctx, 1)
+    kind = yield from _check_slice_sizes(ctx, "dynamic_slice_sizes", 3)
+    return kind if operand else None
 
 
 def _dynamic_update_slice(ctx: InferenceContext) -> Inference:
-    yield from _starts(ctx, 2)
+    yield from _check_start_indices(ctx, 2)
     operand, update = ctx.arrays[:2]
     if update.dtype != operand.dtype or update.rank != operand.rank:
         yield ctx.complain(3, f"{update} does not update {operand}", 1)
@@ -102,44 +100,52 @@ def _dynamic_update_slice(ctx: InferenceContext) -> Inference:
 
 
 @attrs.frozen
-class Numbers:
-    """Dimension numbers of a gather or scatter under names that both share."""
+class DimensionNumbers:
+    """Dimension numbers of a gather or scatter, under names for both; with the attributes' keys."""
 
     indices: ArrayType
-    vector_dim: int
-    index_map: Shape  # operand dimensions that index vectors speak of
+    vector_dim: int  # dimension of the indices that holds index vectors
+    index_map: Shape  # operand dimension of each entry of an index vector
     map_key: str
-    dropped: Shape  # operand dimensions that windows do not have
+    dropped: Shape  # operand dimensions that windows lack
     dropped_key: str
-    batching: Shape
+    batching: Shape  # of the operand
     batching_key: str
-    indices_batching: Shape
+    indices_batching: Shape  # of the indices, one for each of the operand
     indices_batching_key: str
 
     @property
     def batch_shape(self) -> Shape:
         """The shape of the indices without the index vectors."""
-        return _but(self.indices.shape, self.vector_dim)
+        return without_dimension(self.indices.shape, self.vector_dim)
 
 
-def _numbers(ctx: InferenceContext, position: int, keys: tuple[str, str, str, str]) -> Numbers:
-    index_map, dropped, batching, indices_batching = keys
-    return Numbers(
-        ctx.arrays[position],
+def _dimension_numbers(
+    ctx: InferenceContext,
+    indices: ArrayType,
+    map_key: str,
+    dropped_key: str,
+    batching_key: str,
+    indices_batching_key: str,
+) -> DimensionNumbers:
+    return DimensionNumbers(
+        indices,
         ctx.node.integer("index_vector_dim"),
-        ctx.node.integers(index_map),
-        index_map,
-        ctx.node.integers(dropped),
-        dropped,
-        ctx.node.integers(batching),
-        batching,
-        ctx.node.integers(indices_batching),
-        indices_batching,
+        ctx.node.integers(map_key),
+        map_key,
+        ctx.node.integers(dropped_key),
+        dropped_key,
+        ctx.node.integers(batching_key),
+        batching_key,
+        ctx.node.integers(indices_batching_key),
+        indices_batching_key,
     )
 
 
-def _indices(ctx: InferenceContext, numbers: Numbers, position: int) -> Inference:
-    """Rules 1 to 3: what index vectors are and which dimensions they speak of."""
+def _check_index_vectors(
+    ctx: InferenceContext, numbers: DimensionNumbers, position: int
+) -> Inference:
+    """Rules 1 to 3: the type of index vectors, and the dimensions that they index."""
     indices, operand = numbers.indices, ctx.arrays[0]
     if not indices.dtype.is_integer:
         yield ctx.complain(1, f"the indices are {indices}, not integers", position)
@@ -148,22 +154,23 @@ def _indices(ctx: InferenceContext, numbers: Numbers, position: int) -> Inferenc
         fact = f"dimension {numbers.vector_dim} of {indices} holds no index vectors"
         yield ctx.complain(1, fact, "index_vector_dim")
         return None
-    width = (*indices.shape, 1)[numbers.vector_dim]
-    if len(numbers.index_map) != width:
-        fact = f"{len(numbers.index_map)} entries for index vectors of {width} numbers"
+    # a vector_dim behind the last dimension means that every index is a vector of one number
+    vector_size = (*indices.shape, 1)[numbers.vector_dim]
+    if len(numbers.index_map) != vector_size:
+        fact = f"{len(numbers.index_map)} entries for index vectors of {vector_size} numbers"
         yield ctx.complain(2, fact, numbers.map_key)
-    listed = (*numbers.index_map, *numbers.batching)
+    indexed = (*numbers.index_map, *numbers.batching)
     if not are_distinct_dimensions(numbers.index_map, operand.rank):
         fact = f"{list(numbers.index_map)} are not distinct dimensions of {operand}"
         yield ctx.complain(3, fact, numbers.map_key)
-    elif len(set(listed)) < len(listed):
+    elif len(set(indexed)) < len(indexed):
         fact = f"{list(numbers.index_map)} and batching {list(numbers.batching)} overlap"
         yield ctx.complain(3, fact, numbers.map_key)
     return indices
 
 
-def _dropped(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference:
-    """Dimensions that windows do not have are dimensions of the operand, each once, in order."""
+def _check_dropped(ctx: InferenceContext, numbers: DimensionNumbers, number: int) -> Inference:
+    """Dimensions that windows lack are distinct dimensions of the operand, in order."""
     operand = ctx.arrays[0]
     lists = ((numbers.dropped_key, numbers.dropped), (numbers.batching_key, numbers.batching))
     for key, dimensions in lists:
@@ -178,16 +185,19 @@ def _dropped(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference:
     return operand
 
 
-def _batching(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference:
-    """Batching dimensions come in pairs of one size; rules `number` and the next."""
+def _check_batching(ctx: InferenceContext, numbers: DimensionNumbers, number: int) -> Inference:
+    """Batching dimensions come in pairs of equal size; rules `number` and `number + 1`."""
     operand, indices = ctx.arrays[0], numbers.indices
-    ours, theirs = numbers.batching, numbers.indices_batching
-    allowed = are_distinct_dimensions(theirs, indices.rank) and numbers.vector_dim not in theirs
-    if not allowed or len(ours) != len(theirs):
-        fact = f"{list(theirs)} of {indices} do not pair with {list(ours)} of {operand}"
+    of_operand, of_indices = numbers.batching, numbers.indices_batching
+    if (
+        not are_distinct_dimensions(of_indices, indices.rank)
+        or numbers.vector_dim in of_indices
+        or len(of_operand) != len(of_indices)
+    ):
+        fact = f"{list(of_indices)} of {indices} do not pair with {list(of_operand)} of {operand}"
         yield ctx.complain(number, fact, numbers.indices_batching_key)
         return None
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(of_operand, of_indices, strict=True):
         if operand.shape[a] != indices.shape[b]:
             fact = (
                 f"batching sizes differ: {operand.shape[a]} and {indices.shape[b]} "
@@ -197,34 +207,37 @@ def _batching(ctx: InferenceContext, numbers: Numbers, number: int) -> Inference
     return indices
 
 
-_GATHER_KEYS = (
-    "start_index_map",
-    "collapsed_slice_dims",
-    "operand_batching_dims",
-    "start_indices_batching_dims",
-)
-
-
 def _gather(ctx: InferenceContext) -> Inference:
-    operand, numbers = ctx.arrays[0], _numbers(ctx, 1, _GATHER_KEYS)
-    indices = yield from _indices(ctx, numbers, 1)
-    window = yield from _sizes_fit(ctx, "slice_sizes", 4)
-    dropped = yield from _dropped(ctx, numbers, 5)
+    operand = ctx.arrays[0]
+    numbers = _dimension_numbers(
+        ctx,
+        ctx.arrays[1],
+        "start_index_map",
+        "collapsed_slice_dims",
+        "operand_batching_dims",
+        "start_indices_batching_dims",
+    )
+    indices = yield from _check_index_vectors(ctx, numbers, 1)
+    window = yield from _check_slice_sizes(ctx, "slice_sizes", 4)
+    dropped = yield from _check_dropped(ctx, numbers, 5)
     if not (indices and isinstance(window, ArrayType) and dropped):
         return None
     for dimension in (*numbers.dropped, *numbers.batching):
         if window.shape[dimension] > 1:
             fact = f"slice size {window.shape[dimension]} of dimension {dimension} is above 1"
             yield ctx.complain(6, fact, "slice_sizes")
-    yield from _batching(ctx, numbers, 9)
+    yield from _check_batching(ctx, numbers, 9)
     left_out = (*numbers.dropped, *numbers.batching)
     sizes = [size for d, size in enumerate(window.shape) if d not in left_out]
-    shape = yield from _interleaved(ctx, sizes, numbers.batch_shape)
+    shape = yield from _gather_shape(ctx, sizes, numbers.batch_shape)
     return None if shape is None else ArrayType(operand.dtype, shape)
 
 
-def _interleaved(ctx: InferenceContext, sizes: list[int], batch: Shape) -> ShapeInference:
-    """The window's dimensions where offset_dims say, the others in between; rules 7 and 8."""
+def _gather_shape(ctx: InferenceContext, sizes: list[int], batch: Shape) -> ShapeInference:
+    """The shape of a gather: sizes of the window at offset_dims, those of the batch elsewhere.
+
+    Rules 7 and 8.
+    """
     offsets = ctx.node.integers("offset_dims")
     if len(offsets) != len(sizes):
         fact = f"{len(offsets)} dimensions for windows of {len(sizes)}"
@@ -235,23 +248,15 @@ def _interleaved(ctx: InferenceContext, sizes: list[int], batch: Shape) -> Shape
         fact = f"{list(offsets)} are not dimensions of a result of rank {rank} in order"
         yield ctx.complain(8, fact, "offset_dims")
         return None
-    inside, outside = iter(sizes), iter(batch)
-    return tuple(next(inside) if d in offsets else next(outside) for d in range(rank))
-
-
-_SCATTER_KEYS = (
-    "scatter_dims_to_operand_dims",
-    "inserted_window_dims",
-    "input_batching_dims",
-    "scatter_indices_batching_dims",
-)
+    window_sizes, batch_sizes = iter(sizes), iter(batch)
+    return tuple(next(window_sizes if d in offsets else batch_sizes) for d in range(rank))
 
 
 def _scatter(ctx: InferenceContext) -> Inference:
     kinds, count = ctx.arrays, len(ctx.arrays) // 2
     operands, updates = kinds[:count], kinds[count + 1 :]
     if [kind.dtype for kind in operands] != [kind.dtype for kind in updates]:
-        fact = f"operands are {_listed(operands)}, updates are {_listed(updates)}"
+        fact = f"operands are {listed(operands) or 'none'}, updates are {listed(updates) or 'none'}"
         yield ctx.complain(4, fact, len(kinds) - 1, "operands, indices, updates")
         return None
     scalars = [ArrayType(kind.dtype) for kind in operands]
@@ -261,17 +266,26 @@ def _scatter(ctx: InferenceContext) -> Inference:
         if position != count and kind.shape != first.shape:
             yield ctx.complain(5, f"shapes differ: {first} and {kind}", position)
             return None
-    numbers = _numbers(ctx, count, _SCATTER_KEYS)
-    indices = yield from _indices(ctx, numbers, count)
-    dropped = yield from _dropped(ctx, numbers, 6)
+    numbers = _dimension_numbers(
+        ctx,
+        ctx.arrays[count],
+        "scatter_dims_to_operand_dims",
+        "inserted_window_dims",
+        "input_batching_dims",
+        "scatter_indices_batching_dims",
+    )
+    indices = yield from _check_index_vectors(ctx, numbers, count)
+    dropped = yield from _check_dropped(ctx, numbers, 6)
     if indices and dropped:
-        yield from _batching(ctx, numbers, 11)
-        yield from _updates(ctx, numbers, updates[0])
+        yield from _check_batching(ctx, numbers, 11)
+        yield from _check_updates(ctx, numbers, updates[0])
     return one_or_tuple(operands)
 
 
-def _updates(ctx: InferenceContext, numbers: Numbers, updates: ArrayType) -> Inference:
-    """Rules 7 to 10: updates are windows that fit, one for each index vector."""
+def _check_updates(
+    ctx: InferenceContext, numbers: DimensionNumbers, updates: ArrayType
+) -> Inference:
+    """Rules 7 to 10: updates are windows that fit in the operand, one for each index vector."""
     windows, operand = ctx.node.integers("update_window_dims"), ctx.arrays[0]
     left_out = (*numbers.dropped, *numbers.batching)
     limits = [size for d, size in enumerate(operand.shape) if d not in left_out]
@@ -295,17 +309,13 @@ def _updates(ctx: InferenceContext, numbers: Numbers, updates: ArrayType) -> Inf
     return updates
 
 
-def _listed(kinds: Sequence[ArrayType]) -> str:
-    return ", ".join(map(str, kinds)) or "none"
-
-
 INDEXING_RULES: Mapping[str, TypeRule] = {
     "dynamic-slice": _dynamic_slice,
     "dynamic-update-slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter,
 }
-"""The rules of ops that take places as operands."""
+"""The rules of ops with indices as operands."""
 
 
 def _broadcast(ctx: InferenceContext) -> Inference:
@@ -355,21 +365,19 @@ def _transpose(ctx: InferenceContext) -> Inference:
 
 
 def _slice(ctx: InferenceContext) -> Inference:
-    operand, cuts = ctx.arrays[0], ctx.node.ranges()
-    if len(cuts) != operand.rank:
-        fact = f"{len(cuts)} ranges for an operand of rank {operand.rank}: {operand}"
+    operand, ranges = ctx.arrays[0], ctx.node.ranges()
+    if len(ranges) != operand.rank:
+        fact = f"{len(ranges)} ranges for an operand of rank {operand.rank}: {operand}"
         yield ctx.complain(1, fact, "slice")
         return None
-    shape, wrong = [], False
-    for dimension, ((start, limit, stride), size) in enumerate(
-        zip(cuts, operand.shape, strict=True)
-    ):
-        if not (0 <= start <= limit <= size and stride >= 1):
+    shape, is_valid = [], True
+    for dimension, (start, limit, stride) in enumerate(ranges):
+        if not (0 <= start <= limit <= operand.shape[dimension] and stride >= 1):
             fact = f"[{start}:{limit}:{stride}] does not cut dimension {dimension} of {operand}"
-            wrong = True
+            is_valid = False
             yield ctx.complain(2, fact, "slice", "0 <= start <= limit <= size, stride >= 1")
-        shape.append(-(-(limit - start) // max(1, stride)))
-    return None if wrong else ArrayType(operand.dtype, tuple(shape))
+        shape.append(-(-(limit - start) // max(1, stride)))  # rounded up
+    return ArrayType(operand.dtype, tuple(shape)) if is_valid else None
 
 
 def _concatenate(ctx: InferenceContext) -> Inference:
@@ -383,16 +391,12 @@ def _concatenate(ctx: InferenceContext) -> Inference:
         if kind.dtype != first.dtype or kind.rank != first.rank:
             yield ctx.complain(2, f"operands do not fit: {first} and {kind}", position)
             return None
-        if _without(kind.shape, dimension) != _without(first.shape, dimension):
+        if without_dimension(kind.shape, dimension) != without_dimension(first.shape, dimension):
             fact = f"operands differ beside dimension {dimension}: {first} and {kind}"
             yield ctx.complain(3, fact, position)
         total += kind.shape[dimension]
     shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
     return ArrayType(first.dtype, shape)
-
-
-def _without(shape: tuple[int, ...], dimension: int) -> tuple[int, ...]:
-    return shape[:dimension] + shape[dimension + 1 :]
 
 
 MOVE_RULES: Mapping[str, TypeRule] = {
@@ -404,7 +408,7 @@ MOVE_RULES: Mapping[str, TypeRule] = {
 }
 
 
-_MOST = 2**31 - 1  # of s32
+_MAX_S32 = 2**31 - 1
 
 
 def _pad(ctx: InferenceContext) -> Inference:
@@ -416,16 +420,16 @@ def _pad(ctx: InferenceContext) -> Inference:
         fact = f"{len(padding.dimensions)} entries for an operand of rank {operand.rank}: {operand}"
         yield ctx.complain(1, fact, "padding")
         return None
-    shape, wrong = [], False
-    for dimension, (size, entry) in enumerate(zip(operand.shape, padding.dimensions, strict=True)):
-        low, high, interior = entry
+    shape, is_valid = [], True
+    for dimension, (low, high, interior) in enumerate(padding.dimensions):
+        size = operand.shape[dimension]
         shape.append(low + size + max(size - 1, 0) * interior + high)
         if interior < 0 or shape[-1] < 0:
             fact = f"dimension {dimension} of {operand} becomes {shape[-1]}"
             fact = f"interior padding {interior} of dimension {dimension}" if interior < 0 else fact
-            wrong = True
+            is_valid = False
             yield ctx.complain(3, fact, "padding")
-    return None if wrong else ArrayType(operand.dtype, tuple(shape))
+    return ArrayType(operand.dtype, tuple(shape)) if is_valid else None
 
 
 def _reverse(ctx: InferenceContext) -> Inference:
@@ -441,7 +445,7 @@ def _get_dimension_size(ctx: InferenceContext) -> Inference:
     if len(dimensions) != 1 or not are_distinct_dimensions(dimensions, operand.rank):
         fact = f"{list(dimensions)} is not one dimension of {operand}"
         yield ctx.complain(1, fact, "dimensions")
-    elif operand.shape[dimensions[0]] > _MOST:
+    elif operand.shape[dimensions[0]] > _MAX_S32:
         yield ctx.complain(2, f"{operand.shape[dimensions[0]]} does not fit in s32", 0)
     return ArrayType(DType.S32)
 
@@ -461,15 +465,15 @@ def _sort(ctx: InferenceContext) -> Inference:
 
 def _topk(ctx: InferenceContext) -> Inference:
     operand, count = ctx.arrays[0], ctx.node.integer("k")
-    if not operand.rank or not 0 <= count <= operand.shape[-1] <= _MOST:
+    if not operand.rank or not 0 <= count <= operand.shape[-1] <= _MAX_S32:
         yield ctx.complain(1, f"{operand} has no {count} elements in its last dimension", "k")
         return None
     if operand.dtype.is_complex:
         yield ctx.complain(2, f"{operand.dtype.value} has no order", 0)
-    return _values_and_places(operand, count)
+    return _values_and_indices(operand, count)
 
 
-def _values_and_places(operand: ArrayType, count: int) -> TupleType:
+def _values_and_indices(operand: ArrayType, count: int) -> TupleType:
     shape = (*operand.shape[:-1], count)
     return TupleType((ArrayType(operand.dtype, shape), ArrayType(DType.S32, shape)))
 
@@ -486,13 +490,13 @@ def _custom_call(ctx: InferenceContext) -> Inference:
     elif target == APPROX_TOPK:
         return (yield from _approx_topk(ctx))
     elif target in IDENTITIES and ctx.operands != (ctx.node.type,):
-        operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        operands = listed(ctx.operands) or "nothing"
         yield ctx.complain(2, f"{target} takes {operands} and returns {ctx.node.type}")
     return ctx.node.type
 
 
 def _linear_algebra(ctx: InferenceContext) -> Inference:
-    """A routine's row says what its results are; the target says of which element type."""
+    """The routine gives the result types, the target the element type."""
     target = target_of(ctx.node)
     try:
         call = call_of(ctx.node)
@@ -500,8 +504,7 @@ def _linear_algebra(ctx: InferenceContext) -> Inference:
         yield ctx.complain(4, f"{target}: {error}", "backend_config")
         return None
     if len(ctx.arrays) != len(ctx.operands) or not ctx.operands:
-        listed = ", ".join(map(str, ctx.operands)) or "nothing"
-        yield ctx.complain(2, f"{target} takes arrays, not {listed}")
+        yield ctx.complain(2, f"{target} takes arrays, not {listed(ctx.operands) or 'nothing'}")
         return None
     dtype = dtype_of_target(target)
     if dtype not in (None, ctx.arrays[0].dtype):
@@ -528,7 +531,7 @@ def _linear_algebra(ctx: InferenceContext) -> Inference:
 
 
 def _approx_topk(ctx: InferenceContext) -> Inference:
-    """Arrays of one shape and an initial value of each; the comparator takes two of each."""
+    """Arrays of one shape, an initial value for each, and a comparator of two scalars of each."""
     try:
         call = approx_topk_of(ctx.node)
     except ConfigError as error:
@@ -543,11 +546,8 @@ def _approx_topk(ctx: InferenceContext) -> Inference:
         or initial != tuple(ArrayType(kind.dtype) for kind in kinds)
         or len(shapes) != 1
     ):
-        operands = ", ".join(map(str, ctx.operands)) or "nothing"
-        fact = (
-            f"{APPROX_TOPK} takes arrays of one shape and an initial value of each, not {operands}"
-        )
-        yield ctx.complain(2, fact)
+        fact = f"{APPROX_TOPK} takes arrays of one shape and an initial value of each"
+        yield ctx.complain(2, f"{fact}, not {listed(ctx.operands) or 'nothing'}")
         return None
     (shape,) = shapes
     if not 0 <= call.dimension < len(shape) or not 0 <= call.count <= shape[call.dimension]:
@@ -559,27 +559,27 @@ def _approx_topk(ctx: InferenceContext) -> Inference:
         yield ctx.complain(2, f"{APPROX_TOPK} needs one called computation, which compares")
         return None
     comparator = ctx.computation(called.names[0])
-    needed = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
+    expected = [ArrayType(kind.dtype) for kind in kinds for _ in range(2)]
     if comparator is not None:
         takes, returns = parameter_types(comparator), result_type(comparator)
-        if takes != needed or returns != ArrayType(DType.PRED):
-            fact = f"%{comparator.name} takes ({', '.join(map(str, takes))}) and returns {returns}"
-            fact += f"; ({', '.join(map(str, needed))}) and pred[] are needed"
+        if takes != expected or returns != ArrayType(DType.PRED):
+            fact = f"%{comparator.name} takes ({listed(takes)}) and returns {returns}; "
+            fact += f"({listed(expected)}) and pred[] are needed"
             yield ctx.complain(2, fact, "called_computations")
     first = (*shape[: call.dimension], call.count, *shape[call.dimension + 1 :])
     return one_or_tuple([ArrayType(kind.dtype, first) for kind in kinds])
 
 
 def _custom_topk(ctx: InferenceContext) -> Inference:
-    """The result says how many elements are asked for."""
+    """The declared result has the number of elements."""
     result = ctx.node.type
     operand = ctx.operands[0] if len(ctx.operands) == 1 else None
     first = result.elements[0] if isinstance(result, TupleType) and result.elements else None
     if isinstance(operand, ArrayType) and isinstance(first, ArrayType):
         has_order = operand.rank and first.rank and not operand.dtype.is_complex
-        if has_order and first.shape[-1] <= operand.shape[-1] <= _MOST:
-            return _values_and_places(operand, first.shape[-1])
-    operands = ", ".join(map(str, ctx.operands)) or "nothing"
+        if has_order and first.shape[-1] <= operand.shape[-1] <= _MAX_S32:
+            return _values_and_indices(operand, first.shape[-1])
+    operands = listed(ctx.operands) or "nothing"
     yield ctx.complain(2, f"{TOPK} takes {operands} and returns {result}")
     return None
 

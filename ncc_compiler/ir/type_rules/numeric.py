@@ -1,4 +1,4 @@
-"""Result types of ops that are whole numerical methods: transforms, factorisations, random bits.
+"""Result types of numerical methods: transforms, factorisations, random bits, batch norm.
 
 The sentences of their rules stand in `op_tables/numeric.py`.
 """
@@ -10,13 +10,14 @@ from ncc_compiler.ir.type_rules.context import (
     Inference,
     InferenceContext,
     TypeRule,
+    is_inexact,
 )
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
 
 _FFT_TYPES = ("FFT", "IFFT", "RFFT", "IRFFT")
 _COMPLEX = {DType.F32: DType.C64, DType.F64: DType.C128}
-_REAL = {wide: narrow for narrow, wide in _COMPLEX.items()}
+_REAL = {compound: part for part, compound in _COMPLEX.items()}
 _TRANSPOSES = ("NO_TRANSPOSE", "TRANSPOSE", "ADJOINT")
 _STATE_SIZES = {"rng_three_fry": (2,), "rng_philox": (2, 3), "rng_default": (2, 3)}
 
@@ -35,11 +36,12 @@ def _fft(ctx: InferenceContext) -> Inference:
     if operand.dtype not in (_COMPLEX if kind == "RFFT" else _REAL):
         yield ctx.complain(3, f"{kind} does not take {operand.dtype.value}", 0)
         return None
+    # a transform of real numbers is symmetric: half of the last dimension is kept
     halved = (*lengths[:-1], lengths[-1] // 2 + 1 if lengths[-1] > 0 else 0)
-    taken = halved if kind == "IRFFT" else lengths
-    if operand.shape[-len(lengths) :] != taken or min(lengths) < 0:
-        expected = ",".join(map(str, taken))
-        fact = f"{kind} of length {list(lengths)} takes an array that ends in [{expected}]"
+    expected = halved if kind == "IRFFT" else lengths
+    if operand.shape[-len(lengths) :] != expected or min(lengths) < 0:
+        sizes = ",".join(map(str, expected))
+        fact = f"{kind} of length {list(lengths)} takes an array that ends in [{sizes}]"
         yield ctx.complain(4, f"{fact}, not {operand}", "fft_length")
         return None
     kept = operand.shape[: -len(lengths)]
@@ -48,13 +50,9 @@ def _fft(ctx: InferenceContext) -> Inference:
     return ArrayType(_REAL[operand.dtype] if kind == "IRFFT" else operand.dtype, kept + lengths)
 
 
-def _is_inexact(dtype: DType) -> bool:
-    return dtype.is_float or dtype.is_complex
-
-
 def _cholesky(ctx: InferenceContext) -> Inference:
     operand = ctx.arrays[0]
-    if not _is_inexact(operand.dtype):
+    if not is_inexact(operand.dtype):
         yield ctx.complain(1, f"cholesky is not defined for {operand.dtype.value}", 0)
     if not _is_square(operand):
         yield ctx.complain(2, f"{operand} does not end in a square", 0)
@@ -67,15 +65,12 @@ def _is_square(kind: ArrayType) -> bool:
 
 def _triangular_solve(ctx: InferenceContext) -> Inference:
     matrix, other = ctx.arrays
-    if matrix.dtype is not other.dtype or not _is_inexact(matrix.dtype):
+    if matrix.dtype is not other.dtype or not is_inexact(matrix.dtype):
         fact = f"triangular-solve is not defined for {matrix.dtype.value} and {other.dtype.value}"
-        yield ctx.complain(1, fact, int(_is_inexact(matrix.dtype)))
+        yield ctx.complain(1, fact, int(is_inexact(matrix.dtype)))
     if ctx.attribute("transpose_a") not in _TRANSPOSES:
-        fact, known = (
-            f"unknown transpose_a {ctx.attribute('transpose_a')}",
-            ", ".join(_TRANSPOSES),
-        )
-        yield ctx.complain(5, fact, "transpose_a", f"one of {known}")
+        fact = f"unknown transpose_a {ctx.attribute('transpose_a')}"
+        yield ctx.complain(5, fact, "transpose_a", f"one of {', '.join(_TRANSPOSES)}")
     if not _is_square(matrix):
         yield ctx.complain(2, f"{matrix} does not end in a square", 0)
     elif other.rank != matrix.rank or other.shape[:-2] != matrix.shape[:-2]:
@@ -124,7 +119,7 @@ def _rng_bit_generator(ctx: InferenceContext) -> Inference:
 
 
 def _batch_norm(ctx: InferenceContext) -> Inference:
-    """Shapes follow from the operands; floats may be of any width, as XLA's verifier has it."""
+    """Shapes follow from the operands; any float type may be declared, as XLA allows."""
     array, *others = ctx.arrays
     for position, kind in enumerate(ctx.arrays):
         if not kind.dtype.is_float:
@@ -141,17 +136,17 @@ def _batch_norm(ctx: InferenceContext) -> Inference:
         if kind.shape != features:
             yield ctx.complain(3, f"{kind} does not have {features[0]} elements", position)
     if ctx.node.op == "batch-norm-inference":
-        return _of_width(ctx.node.type, array)
+        return _with_declared_float(ctx.node.type, array)
     expected = (array, ArrayType(array.dtype, features), ArrayType(array.dtype, features))
     declared = ctx.node.type.elements if isinstance(ctx.node.type, TupleType) else ()
     if len(declared) != len(expected):
         return TupleType(expected)
     kinds = zip(declared, expected, strict=True)
-    return TupleType(tuple(_of_width(said, kind) for said, kind in kinds))
+    return TupleType(tuple(_with_declared_float(*pair) for pair in kinds))
 
 
-def _of_width(declared: Type, inferred: ArrayType) -> ArrayType:
-    """The wanted array, in the float type that the text declares."""
+def _with_declared_float(declared: Type, inferred: ArrayType) -> ArrayType:
+    """The inferred array, with the element type of the declared one if that is a float."""
     if isinstance(declared, ArrayType) and declared.dtype.is_float:
         return ArrayType(declared.dtype, inferred.shape)
     return inferred
