@@ -8,8 +8,8 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.verify.counting.counters import prove_counters
-from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
+from ncc_runtime.verify.counters import prove_counters
+from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.proof import Proof
 from tests.mutant_edits import with_wait
 from tests.programs import collective_program

@@ -18,10 +18,9 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.verify.counting.counters import prove_counters
-from ncc_runtime.verify.counting.increments import Increments, increments_of
-from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
-from ncc_runtime.verify.deadlock.order import GreedyRun
+from ncc_runtime.verify.counters import Edges, prove_counters
+from ncc_runtime.verify.deadlock import prove_deadlock
+from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.local.races import prove_local
 from ncc_runtime.verify.proof import Proof
@@ -77,11 +76,11 @@ class _Prover:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._run: GreedyRun | None = None
+        self._run: Run | None = None
 
     @functools.cached_property
-    def increments(self) -> tuple[Increments, ...]:
-        return increments_of(self.executable)
+    def edges(self) -> Edges:
+        return Edges(self.executable)
 
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -91,10 +90,10 @@ class _Prover:
         return prove_well_formed(self.executable)
 
     def counters(self) -> Proof:
-        return prove_counters(self.executable, self.increments)
+        return prove_counters(self.executable, self.edges)
 
     def deadlock(self) -> Proof:
-        proof, self._run = prove_deadlock(self.executable, self.increments)
+        proof, self._run = prove_deadlock(self.executable, self.edges)
         return proof
 
     def semantics(self) -> Proof:

@@ -9,7 +9,7 @@ import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.verify.counting.counters import prove_counters
+from ncc_runtime.verify.counters import prove_counters
 from ncc_runtime.verify.local.races import prove_local
 from tests import local_oracle
 from tests.draws_graphs import Case, cases

@@ -20,7 +20,7 @@ from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
-from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.deadlock import greedy
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import segments
 from ncc_runtime.verify.semantics import outcome, semantics

@@ -13,7 +13,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, is_run_by
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.deadlock import greedy
 from ncc_runtime.verify.races.races import prove_races
 from ncc_runtime.verify.segments import segments
 from ncc_runtime.verify.semantics.semantics import prove_semantics

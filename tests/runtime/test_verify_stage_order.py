@@ -14,9 +14,9 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import JointProgram
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.counting.flow import flow_of
-from ncc_runtime.verify.counting.increments import Owners, increments_of
-from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.flow import flow_of
+from ncc_runtime.verify.counters import Edges
+from ncc_runtime.verify.deadlock import greedy
 from tests.mutant_edits import with_post, with_ring_size, with_shift, with_wait
 from tests.programs import collective_program
 from tests.small_executables import breach, hold, proofs
@@ -117,7 +117,7 @@ def test_a_loop_around_what_they_share_is_one():
     flow, _ = flow_of(executable)
     assert flow is not None
     assert [opcode for opcode, _ in flow.events] == ["loop", "test", "end"]
-    assert flow.twins == {1: 0, 2: 0}
+    assert flow.matched == {1: 0, 2: 0}
     assert hold(executable)
 
 
@@ -137,7 +137,7 @@ def test_a_loop_is_one_whichever_neighbours_meet_first():
     executable = placed(*programs, ranks=[range(rank, rank + 1) for rank in range(4)])
     flow, _ = flow_of(executable)
     assert flow is not None
-    assert flow.twins == {1: 0, 2: 0, 3: 0}
+    assert flow.matched == {1: 0, 2: 0, 3: 0}
     assert hold(executable)
 
 
@@ -168,7 +168,7 @@ def test_a_jump_of_the_second_program_that_shifts_too_little():
 def test_a_wait_for_what_another_program_does_in_a_loop_of_its_own():
     executable = placed(plain(), EARLY)
     (first, waiting), (number, core) = cores(executable)
-    made = Owners.of(executable, increments_of(executable)).total.reshape(-1, 4)
+    made = Edges(executable).count.reshape(-1, 4)
     sem = int(np.flatnonzero(made[:, 0] == 0)[-1])
     inside = range(*sorted(core.jumps)[:2])
     rows = np.flatnonzero(core.sync.posts[0].rank[:, 2] == 3)
