@@ -34,7 +34,7 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.flow import Flow, flow_of
-from ncc_runtime.verify.order import NEVER, NOBODY, Target
+from ncc_runtime.verify.order import NEVER, NOBODY, Target, grouped
 from ncc_runtime.verify.places import place_of
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.stage_parts import parts_of
@@ -129,7 +129,7 @@ def narrowed(column: np.ndarray) -> np.ndarray:
 # ---- which increment is which
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Increment:
     """A row that increments a counter of several queues, on the rank of the counter's owner."""
 
@@ -200,7 +200,10 @@ class Edges:
     def targets(self, queue: int) -> Sequence[Sequence[Target]]:
         """By row of a queue, what it waits for."""
         if queue not in self._targets:
-            self._targets[queue] = self._resolved(queue)
+            found = grouped(*self.awaited(queue, slice(None)))
+            for counter in self.several:
+                self._add_several(queue, counter, found)
+            self._targets[queue] = found
         return self._targets[queue]
 
     def posters(self, queue: int, row: int) -> np.ndarray:
@@ -217,25 +220,33 @@ class Edges:
         The queue is NOBODY where a rank does not wait, or for increments of several queues; the row
         is NEVER where there are too few.
         """
-        sync = self.executable.queues[queue].sync
-        runners = self.executable.queues[queue].ranks
+        sync, runners = self.executable.queues[queue].sync, self.executable.queues[queue].ranks
         sem, value = narrowed(sync.wait_sem[rows]), narrowed(sync.wait_value[rows])
+        ranks = np.arange(self._ranks)
         if sem.shape[1] == value.shape[1] == 1 and self._are_uniform(sem[:, 0], runners):
-            ranks = np.array([0 if runners is None else runners[0]])
-        else:
-            ranks = np.arange(self._ranks)
-        waits = (sem != IDLE) & (value > 0)
-        if runners is not None and len(ranks) > 1:
-            waits = waits & np.isin(ranks, runners)
+            ranks = ranks[:1] if runners is None else runners[:1]
+        idle = np.zeros(len(ranks), bool) if runners is None else ~np.isin(ranks, runners)
+        shape = len(sem), len(ranks)
+        owner, row = np.full(shape, NOBODY, np.int32), np.full(shape, NEVER, np.int32)
+        step = max(1, BLOCK_CELLS // len(ranks))
+        for at in range(0, len(sem), step):
+            some = slice(at, at + step)
+            owner[some], row[some] = self._resolved(queue, sem[some], value[some], ranks)
+        owner[:, idle] = NOBODY
+        return owner, row
+
+    def _resolved(
+        self, queue: int, sem: np.ndarray, value: np.ndarray, ranks: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same for waits, (n, ranks or 1), of some ranks that all run the queue."""
         exists = (sem >= 0) & (sem < self._semaphores)
         counter = np.where(exists, sem, 0).astype(np.int64) * self._ranks + ranks
         several = np.isin(counter, self.shared) if len(self.shared) else np.False_
-        enough = exists & ~several & (value <= self.count[counter])
+        enough = exists & ~several & (value > 0) & (value <= self.count[counter])
         place = np.where(enough, self.start[counter] + value - 1, 0)
         row = np.where(enough, self.row[place] if len(self.row) else 0, NEVER)
         owner = np.where(enough, self.queue[counter], queue)
-        owner = np.where(waits & ~several, owner, NOBODY)
-        return owner, row
+        return np.where((sem != IDLE) & (value > 0) & ~several, owner, NOBODY), row
 
     def _are_uniform(self, sems: np.ndarray, runners: np.ndarray | None) -> bool:
         """Whether the same rows increment each of these semaphores on all who run a queue."""
@@ -244,45 +255,6 @@ class Edges:
         start = start if runners is None else start[:, runners]
         is_one = bool((start == start[:, :1]).all())
         return is_one and not np.isin(self.shared // self._ranks, sems).any()
-
-    def _resolved(self, queue: int) -> Sequence[Sequence[Target]]:
-        """All targets of a queue; where all ranks wait for one row of one queue they are one."""
-        length = len(self.executable.queues[queue].sync.wait_sem)
-        found: list[Sequence[Target]] = [()] * length
-        step = max(1, BLOCK_CELLS // self._ranks)
-        for at in range(0, length, step):
-            owner, row = self.awaited(queue, slice(at, at + step))
-            row = np.broadcast_to(row, owner.shape)
-            is_one = ((owner == owner[:, :1]) & (row == row[:, :1])).all(axis=1)
-            once = np.flatnonzero(is_one & (owner[:, 0] != NOBODY))
-            pairs = zip(owner[once, 0].tolist(), row[once, 0].tolist(), strict=True)
-            for place, pair in zip((once + at).tolist(), pairs, strict=True):
-                found[place] = (Target(*pair),)
-            self._split(np.flatnonzero(~is_one), owner, row, found, at)
-        for counter in self.several:
-            self._add_several(queue, counter, found)
-        return found
-
-    def _split(
-        self,
-        rows: np.ndarray,
-        owner: np.ndarray,
-        row: np.ndarray,
-        found: list[Sequence[Target]],
-        first: int,
-    ) -> None:
-        """Targets of rows whose ranks wait for different rows: ranks that wait for one together."""
-        place, rank = np.nonzero(owner[rows] != NOBODY)
-        which, of_row = owner[rows][place, rank], row[rows][place, rank]
-        order = np.lexsort((rank, of_row, which, place))
-        place, rank, which, of_row = place[order], rank[order], which[order], of_row[order]
-        new = np.ones(len(place) + 1, bool)
-        new[1:-1] = (np.diff(place) != 0) | (np.diff(which) != 0) | (np.diff(of_row) != 0)
-        edges = np.flatnonzero(new).tolist()
-        for begin, end in itertools.pairwise(edges):
-            at = int(rows[place[begin]]) + first
-            target = Target(int(which[begin]), int(of_row[begin]), rank[begin:end])
-            found[at] = (*found[at], target)
 
     def _add_several(self, queue: int, counter: int, found: list[Sequence[Target]]) -> None:
         """Targets of waits for a counter that several queues increment."""
@@ -325,6 +297,14 @@ class Edges:
             return self.several[counter][number - 1]
         row = int(self.row[self.start[counter] + number - 1])
         return Increment(int(self.queue[counter]), row, int(self.source[counter]))
+
+    def number_of(self, sem: int, rank: int, made: Increment) -> int:
+        """Which increment of a counter a row makes, from 1."""
+        counter = sem * self._ranks + rank
+        if counter in self.several:
+            return self.several[counter].index(made) + 1
+        rows = self.row[self.start[counter] : self.start[counter] + self.count[counter]]
+        return int(np.searchsorted(rows, made.row)) + 1
 
 
 @attrs.frozen(eq=False)

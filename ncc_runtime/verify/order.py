@@ -14,7 +14,9 @@ for each queue of each rank, how many of its rows are known to be complete. All 
 row together do so in one call of numpy.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -54,6 +56,31 @@ def posters_of(edges: Edges, queue: int, row: int, target: Target, who: np.ndarr
     return edges.posters(queue, row)[who] if target.posters is None else target.posters
 
 
+def grouped(queue: np.ndarray, row: np.ndarray) -> list[Sequence[Target]]:
+    """Targets by row, from what every rank waits for: (n, ranks or 1) each, NOBODY for nothing.
+
+    Ranks that wait for the same row of the same queue stand in one target.
+    """
+    found: list[Sequence[Target]] = [()] * len(queue)
+    is_one = ((queue == queue[:, :1]) & (row == row[:, :1])).all(axis=1)
+    alike = np.flatnonzero(is_one & (queue[:, 0] != NOBODY)) if len(queue) else np.zeros(0, int)
+    pairs = zip(queue[alike, 0].tolist(), row[alike, 0].tolist(), strict=True)
+    for at, pair in zip(alike.tolist(), pairs, strict=True):
+        found[at] = (Target(*pair),)
+    others = np.flatnonzero(~is_one)
+    place, rank = np.nonzero(queue[others] != NOBODY)
+    of_queue, of_row = queue[others][place, rank], row[others][place, rank]
+    order = np.lexsort((rank, of_row, of_queue, place))
+    place, rank, of_queue, of_row = place[order], rank[order], of_queue[order], of_row[order]
+    new = np.ones(len(place) + 1, bool)
+    new[1:-1] = (np.diff(place) != 0) | (np.diff(of_queue) != 0) | (np.diff(of_row) != 0)
+    for first, last in itertools.pairwise(np.flatnonzero(new).tolist()):
+        at = int(others[place[first]])
+        target = Target(int(of_queue[first]), int(of_row[first]), rank[first:last])
+        found[at] = (*found[at], target)
+    return found
+
+
 class Batch(NamedTuple):
     """One row of one queue, performed on some ranks."""
 
@@ -73,13 +100,24 @@ class Chain:
     """By row, (ranks,) bool: on which ranks it can never be performed, whatever it waits for."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class Run:
     """What a run completes."""
 
     batches: Sequence[Batch]  # each behind all that it waits for
     reached: Mapping[int, np.ndarray]  # by queue, (ranks,): rows completed
     stuck: Sequence[tuple[int, int]]  # (queue, rank) of those that have rows left
+
+    def of_queue(self, queue: int) -> Sequence[tuple[int, Batch]]:
+        """The batches of a queue, each with its place among all batches."""
+        return self._by_queue.get(queue, ())
+
+    @cached_property
+    def _by_queue(self) -> Mapping[int, Sequence[tuple[int, Batch]]]:
+        found: dict[int, list[tuple[int, Batch]]] = {}
+        for moment, batch in enumerate(self.batches):
+            found.setdefault(batch.queue, []).append((moment, batch))
+        return found
 
 
 def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:

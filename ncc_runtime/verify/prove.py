@@ -20,11 +20,11 @@ from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
-from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.local.races import prove_local
+from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races.races import prove_races
+from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 
@@ -84,7 +84,7 @@ class _Prover:
 
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
-        return segments(self.executable)
+        return segments(self.executable, self.edges)
 
     def form(self) -> Proof:
         return prove_well_formed(self.executable)
@@ -101,7 +101,8 @@ class _Prover:
         return prove_semantics(self.executable, self.segments, self._run)
 
     def races(self) -> Proof:
-        return prove_races(self.executable, self.segments)
+        assert self._run is not None, "the proof of races follows a run"
+        return prove_races(self.executable, self.segments, self._run, self.edges)
 
     def local(self) -> Proof:
         return prove_local(self.executable)

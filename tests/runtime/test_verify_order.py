@@ -32,8 +32,7 @@ from ncc_runtime.neff.table import Instr, InstrTable
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
-from ncc_runtime.verify.deadlock import prove_deadlock
-from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.deadlock import greedy, prove_deadlock
 from tests.draws_collectives import Case, cases
 from tests.draws_loops import looping_modules
 from tests.draws_neff import programs

@@ -220,16 +220,6 @@ def test_values_in_witnesses_count_from_the_start_of_the_program() -> None:
     )
 
 
-def test_a_wait_that_only_a_later_collective_could_satisfy_is_named() -> None:
-    program = collective_program(ALL_REDUCE, 4, [24], repeat=2)
-    executable = ncc_runtime.load(program, algorithms=RING).executable
-    made = proof(with_other_wait(executable, 10, 1, 1))
-    assert made.breaches[0].splitlines()[0] == (
-        "rank 1, queue cc0, pc 10 (p0 all-reduce.0) waits for cc0.data.0.0 >= 7, an increment "
-        "that only a later collective could make"
-    )
-
-
 def test_witnesses_are_few_and_the_others_are_counted() -> None:
     executable = ring(16, placement="spread")
     last = max(row for row, _ in waiting(executable))  # for what a ring has sent itself

@@ -14,9 +14,9 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import JointProgram
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.flow import flow_of
 from ncc_runtime.verify.counters import Edges
 from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.flow import flow_of
 from tests.mutant_edits import with_post, with_ring_size, with_shift, with_wait
 from tests.programs import collective_program
 from tests.small_executables import breach, hold, proofs
@@ -186,8 +186,8 @@ def test_who_does_not_run_a_queue_is_at_its_end_from_the_start():
         if number in run.reached:
             others = np.setdiff1d(np.arange(4), queue.ranks)
             assert (run.reached[number][others] == len(queue.sync.wait_sem)).all()
-    assert {rank for _, rank in run.stuck(executable)} == {0, 1, 2, 3}
-    assert all(is_run_by(executable.queues[queue], rank) for queue, rank in run.stuck(executable))
+    assert {rank for _, rank in run.stuck} == {0, 1, 2, 3}
+    assert all(is_run_by(executable.queues[queue], rank) for queue, rank in run.stuck)
 
 
 def test_a_program_that_stops_shows_where_each_program_waits():

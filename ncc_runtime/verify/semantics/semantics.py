@@ -14,8 +14,7 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.segment_rows import Stretch
-from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.segments import Segment, Span
 from ncc_runtime.verify.semantics.counted import condition_of, counted_breaches
 from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
 from ncc_runtime.verify.semantics.provenance import Writer
@@ -85,7 +84,7 @@ def first_wrong(segment: Segment, performed_by: Run) -> Wrong | None:
 
 def _batches(run: Run, segment: Segment) -> Performed:
     """When the rows of a segment's rings were performed."""
-    rings = {stretch.queue for ring in segment.rings for stretch in ring.stretches}
+    rings = {span.queue for ring in segment.rings for span in ring.spans}
     return _performed_in(run, rings)
 
 
@@ -106,25 +105,25 @@ def _performed_in(run: Run, rings: set[int]) -> Performed:
 
 def _filling(segment: Segment, performed: Performed) -> Filling:
     steps = [
-        (moment, Step(number, row, _who(segment, stretch, ranks)))
+        (moment, Step(number, row, _who(segment, span, ranks)))
         for number, ring in enumerate(segment.rings)
-        for stretch in ring.stretches
+        for span in ring.spans
         for row in range(len(ring))
-        for moment, ranks in performed.get((stretch.queue, stretch.first + row), ())
+        for moment, ranks in performed.get((span.queue, span.first + row), ())
     ]
     steps.sort(key=lambda step: step[0])
     return Filling(
         placeholder=segment.placeholder,
         members=segment.members,
-        homes=segment.homes,
+        bindings=segment.bindings,
         rings=segment.rings,
         steps=tuple(step for _, step in steps),
     )
 
 
-def _who(segment: Segment, stretch: Stretch, ranks: np.ndarray | None) -> np.ndarray | None:
+def _who(segment: Segment, span: Span, ranks: np.ndarray | None) -> np.ndarray | None:
     """Members by number, of ranks that perform a row; None: all."""
-    ranks = stretch.ranks if ranks is None else ranks
+    ranks = span.ranks if ranks is None else ranks
     if ranks is None:
         return None
     number = segment.members.inside(ranks)
