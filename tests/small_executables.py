@@ -90,4 +90,4 @@ def last_wait(executable: Executable, name: str, what: str) -> int:
 
 
 def breach(proof: Proof, pattern: str) -> bool:
-    return any(re.search(pattern, text, re.DOTALL) for text in proof.breaches)
+    return any(re.search(pattern, text, re.DOTALL) for text in proof.texts)

@@ -2,7 +2,7 @@
 
 A segment looks the same wherever it stands. Its ranks are the members of the collective, numbered
 from 0. Its queues are numbered from 0, too: the CC-core first, then the rings that have rows, by
-lane. A wait is the row of the segment that it waits for; waits for what came before it order nothing
+lane. A wait is the row of the segment that it waits for; waits for what came before order nothing
 within it. `bindings` say where its buffers lie. Placeholders whose rows are equal
 in that form are one segment, proved once.
 

@@ -116,7 +116,7 @@ def ready_to_data(executable: Executable, ranks: list[int]) -> Executable:
 def test_a_deadlock_is_told_as_a_circle_with_all_its_members():
     counters, deadlock = proofs(ready_to_data(ring(), [0, 1, 2, 3]))
     assert counters.holds
-    (text,) = deadlock.breaches
+    (text,) = deadlock.texts
     head, *members = text.split("\n")
     assert "4 queues wait for one another in a circle; 4 queues on 4 ranks cannot go on" in head
     assert len(members) == 4
@@ -136,7 +136,7 @@ def test_the_smallest_of_several_circles_is_the_witness():
     row = int(np.flatnonzero(core.opcode == CcOpcode.ADVANCE)[0])
     names = {name: sem for sem, name in executable.semaphore_names(2).items()}
     tail = with_wait(executable, number, (row, 2), names["cc0.tail0"], 1)  # its own push
-    (text,) = prove_deadlock(tail)[0].breaches
+    (text,) = prove_deadlock(tail)[0].texts
     assert text.startswith(f"rank 2, queue cc0, pc {row} ")
     assert "waits for a later row of its own queue; 4 queues on 4 ranks cannot go on" in text
 
@@ -160,7 +160,7 @@ def test_what_waits_for_a_stuck_queue_is_no_member_of_the_circle():
     )
     program = attrs.evolve(program, queues={**program.queues, Engine.SYNC: table})
     executable = attrs.evolve(with_queue(executable, sync, waiting), program=program)
-    (text,) = prove_deadlock(executable)[0].breaches
+    (text,) = prove_deadlock(executable)[0].texts
     assert "4 queues wait for one another in a circle; 8 queues on 4 ranks cannot go on" in text
 
 

@@ -81,7 +81,7 @@ def test_a_fault_of_one_rank_in_a_symmetric_ring_is_found(ranks: int) -> None:
     sites = [cell for cell in waiting(executable) if cell[1] == ranks - 2]
     for row, rank in sites[-3:]:
         made = proof(with_other_wait(executable, row, rank, None))
-        assert made.breaches
+        assert made.texts
         assert made.classes == ()
 
 
@@ -105,8 +105,8 @@ def test_lanes_of_two_families_that_share_a_slot_race() -> None:
     sources[1][sources[1] == second.target[0][0]] = first.target[0][0]
     shared = attrs.evolve(second, target=moved, sources=sources)
     made = proof(with_queue(executable, number, shared))
-    assert made.breaches
-    assert "channel buffer" in made.breaches[0]
+    assert made.texts
+    assert "channel buffer" in made.texts[0]
 
 
 def test_an_increment_along_another_family_of_lanes_is_that_of_the_ranks_there() -> None:

@@ -50,7 +50,7 @@ def breaches(executable: Executable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found = segments(executable)
     run = greedy(executable)
     semantics = prove_semantics(executable, found, run)
-    return semantics.breaches, prove_races(executable, found, run).breaches
+    return semantics.texts, prove_races(executable, found, run).texts
 
 
 NOTHING: tuple[tuple[str, ...], tuple[str, ...]] = (), ()

@@ -146,7 +146,7 @@ def test_blocks_without_a_common_order_are_told_program_by_program():
     assert isinstance(executable.program, JointProgram)
     one_loop = attrs.evolve(executable.program, matched_blocks={1: 0})
     counters, _ = proofs(attrs.evolve(executable, program=one_loop))
-    assert counters.breaches == (
+    assert counters.texts == (
         "shared collectives and blocks have no order that all programs keep\n"
         "  looped: p1 a is next\n"
         "  late: loop k0 is next",
@@ -162,7 +162,7 @@ def test_a_jump_of_the_second_program_that_shifts_too_little():
     sem = int(core.sync.wait_sem[np.flatnonzero(core.opcode == CcOpcode.WAIT)[-1], 3])
     counters, _ = proofs(with_shift(executable, number, row, (3, sem), -1))
     assert breach(counters, rf"^rank 3, queue cc0, pc {row}: shifts waits for cc0")
-    assert len(counters.breaches) == 1
+    assert len(counters.texts) == 1
 
 
 def test_a_wait_for_what_another_program_does_in_a_loop_of_its_own():
