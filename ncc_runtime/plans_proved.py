@@ -10,8 +10,7 @@ from ncc_runtime.errors import PlanError
 from ncc_runtime.lowering.choices import plan_requests
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.plans.files import PlanFile, assigned
-from ncc_runtime.verify.counting.increments import increments_of
-from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
+from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.prove import refuse
 from ncc_runtime.verify.segments import segments
@@ -53,7 +52,7 @@ def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> It
 
 
 def _first_wrong(executable: Executable, number: int) -> Wrong | None:
-    _, run = prove_deadlock(executable, increments_of(executable))
+    _, run = prove_deadlock(executable)
     for segment in segments(executable):
         if number in segment.numbers:
             return first_wrong(segment, run)

@@ -9,12 +9,12 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.verify.deadlock import greedy, prove_deadlock
+from ncc_runtime.verify.order import Obligations, Queues
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races.accesses import Claims, claims_of
-from ncc_runtime.verify.races.classes import proved_by_turning
-from ncc_runtime.verify.races.races import prove_races
-from ncc_runtime.verify.races.steps import Steps, chains_pushed, in_order, performed, waits_of
-from ncc_runtime.verify.segments import Segment, segments
+from ncc_runtime.verify.races import obligations_of, prove_races
+from ncc_runtime.verify.segments import segments
+from ncc_runtime.verify.symmetry import proved_by_rotation
 from tests.mutant_edits import with_queue, with_wait
 from tests.programs import collective_program
 
@@ -45,7 +45,9 @@ def in_place(ranks: int, algorithm: str, elements: int, **place: object) -> Exec
 
 
 def proof(executable: Executable) -> Proof:
-    return prove_races(executable, segments(executable))
+    """That of races, or of deadlock if that is refuted."""
+    deadlock, run = prove_deadlock(executable)
+    return prove_races(executable, segments(executable), run) if deadlock.holds else deadlock
 
 
 def cc_of(executable: Executable) -> tuple[int, CcQueue]:
@@ -80,20 +82,12 @@ def without_waits(executable: Executable, row: int) -> Executable:
     return with_queue(executable, number, attrs.evolve(queue, sync=sync))
 
 
-def general(executable: Executable) -> tuple[Segment, Steps, Claims]:
-    """The segment of an executable, its steps and claims, without regard to classes."""
+def general(executable: Executable) -> tuple[Queues, Obligations]:
+    """The queues of the one segment, and what they must know; all ranks by themselves."""
     (segment,) = segments(executable)
-    chain = chains_pushed(segment)
-    assert chain is not None
-    performs = performed(segment, chain)
-    waits, faults = waits_of(segment, performs, executable.semaphore_count)
-    assert not faults
-    steps = in_order(chain, segment, performs, waits)
-    return segment, steps, claims_of(segment, steps)
+    return obligations_of(segment, greedy(executable))
 
 
 def classes_of(executable: Executable) -> str | None:
     (segment,) = segments(executable)
-    chain = chains_pushed(segment)
-    assert chain is not None
-    return proved_by_turning(segment, chain)
+    return proved_by_rotation(segment)

@@ -8,8 +8,8 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.verify.counting.counters import prove_counters
-from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
+from ncc_runtime.verify.counters import prove_counters
+from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.proof import Proof
 from tests.mutant_edits import with_wait
 from tests.programs import collective_program
@@ -90,4 +90,4 @@ def last_wait(executable: Executable, name: str, what: str) -> int:
 
 
 def breach(proof: Proof, pattern: str) -> bool:
-    return any(re.search(pattern, text, re.DOTALL) for text in proof.breaches)
+    return any(re.search(pattern, text, re.DOTALL) for text in proof.texts)

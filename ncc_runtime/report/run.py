@@ -89,7 +89,7 @@ def verified(proofs: Sequence[Proof]) -> dict[str, Any]:
                 "seconds": round(proof.seconds, 6),
                 "classes": list(proof.classes),
                 "conditions": list(proof.conditions),
-                "breaches": list(proof.breaches),
+                "breaches": list(proof.texts),
             }
             for proof in proofs
         ],
@@ -142,7 +142,7 @@ def _classes(proofs: Sequence[Proof]) -> Iterator[str]:
 
 def _breaches(proofs: Sequence[Proof]) -> Iterator[str]:
     for proof in proofs:
-        for breach in proof.breaches:
+        for breach in proof.texts:
             first, *witness = breach.splitlines()
             yield f"{proof.name}: {first}"
             yield from (f"  {line}" for line in witness)

@@ -18,14 +18,13 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.verify.counting.counters import prove_counters
-from ncc_runtime.verify.counting.increments import Increments, increments_of
-from ncc_runtime.verify.deadlock.deadlock import prove_deadlock
-from ncc_runtime.verify.deadlock.order import GreedyRun
+from ncc_runtime.verify.counters import Edges, prove_counters
+from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.local.races import prove_local
+from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.races.races import prove_races
+from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 
@@ -77,24 +76,24 @@ class _Prover:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._run: GreedyRun | None = None
+        self._run: Run | None = None
 
     @functools.cached_property
-    def increments(self) -> tuple[Increments, ...]:
-        return increments_of(self.executable)
+    def edges(self) -> Edges:
+        return Edges(self.executable)
 
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
-        return segments(self.executable)
+        return segments(self.executable, self.edges)
 
     def form(self) -> Proof:
         return prove_well_formed(self.executable)
 
     def counters(self) -> Proof:
-        return prove_counters(self.executable, self.increments)
+        return prove_counters(self.executable, self.edges)
 
     def deadlock(self) -> Proof:
-        proof, self._run = prove_deadlock(self.executable, self.increments)
+        proof, self._run = prove_deadlock(self.executable, self.edges)
         return proof
 
     def semantics(self) -> Proof:
@@ -102,7 +101,8 @@ class _Prover:
         return prove_semantics(self.executable, self.segments, self._run)
 
     def races(self) -> Proof:
-        return prove_races(self.executable, self.segments)
+        assert self._run is not None, "the proof of races follows a run"
+        return prove_races(self.executable, self.segments, self._run, self.edges)
 
     def local(self) -> Proof:
         return prove_local(self.executable)

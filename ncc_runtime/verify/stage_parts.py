@@ -38,6 +38,11 @@ def parts_of(executable: Executable) -> tuple[StagePart, ...]:
     return tuple(_part(executable, stage) for stage in stages)
 
 
+def first_runner(queue: Queue) -> int:
+    """Tells queues of one name apart: each rank runs those of its own stage."""
+    return 0 if queue.ranks is None else int(queue.ranks[0])
+
+
 def _part(executable: Executable, stage: Stage) -> StagePart:
     first = int(stage.ranks[0])
     queues = tuple(queue for queue in executable.queues if is_run_by(queue, first))

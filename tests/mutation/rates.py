@@ -50,9 +50,9 @@ class Said:
     def of(cls, executable: Executable) -> "Said":
         proofs = prove(executable)
         return cls(
-            frozenset(proof.name for proof in proofs if proof.breaches),
+            frozenset(proof.name for proof in proofs if proof.texts),
             frozenset(proof.name for proof in proofs if proof.presumed),
-            next((breach for proof in proofs for breach in proof.breaches), ""),
+            next((breach for proof in proofs for breach in proof.texts), ""),
         )
 
 

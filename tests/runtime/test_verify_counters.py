@@ -17,7 +17,8 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.counting.counters import prove_counters
+from ncc_runtime.verify.counters import prove_counters
+from ncc_runtime.verify.form.wellformed import prove_well_formed
 from tests.mutant_edits import (
     with_cc_rows,
     with_more_posts,
@@ -86,15 +87,17 @@ def test_an_increment_of_a_semaphore_that_no_rank_has_is_named():
     number = number_of(executable, "cc0.dma0")
     astray = with_post(executable, number, 0, (0, 3), (0, executable.semaphore_count))
     assert breach(
-        prove_counters(astray), r"rank 3, queue cc0.dma0, pc 0 .* a semaphore that there is not"
+        prove_well_formed(astray),
+        r"^exe-W4 rank 3, queue cc0.dma0, pc 0 .*: posts semaphore 8 of rank 0, there are 8",
     )
 
 
 def test_a_run_that_waits_for_another_push_than_its_own_is_named():
     executable = ring()
-    counters = prove_counters(raised(executable, "cc0.dma0", 3, rank=2, by=-1))
+    form = prove_well_formed(raised(executable, "cc0.dma0", 3, rank=2, by=-1))
     assert breach(
-        counters, r"rank 2, queue cc0.dma0, pc 3 .*: waits for push 3 of its ring, it is push 4"
+        form,
+        r"^exe-W15 rank 2, queue cc0.dma0, pc 3 .*: waits for semaphore 2 >= 3, must be 2 >= 4$",
     )
 
 
@@ -104,9 +107,7 @@ def test_a_tail_that_is_incremented_beside_the_pushes_is_named():
     more = with_more_posts(
         executable, number_of(executable, "cc0"), (0, 1), (1, names["cc0.tail0"])
     )
-    assert breach(
-        prove_counters(more), "rank 1, queue cc0.dma0: 7 runs, cc0.tail0 is incremented 8 times"
-    )
+    assert breach(prove_well_formed(more), "^exe-W13 queue cc0: 2 posts a row, must be 1$")
 
 
 def test_pushes_in_another_order_are_named():
@@ -117,7 +118,7 @@ def test_pushes_in_another_order_are_named():
     first, second, *_ = np.flatnonzero(core.opcode == CcOpcode.ADVANCE).tolist()
     swapped = with_pushes_swapped(executable, number, (first, second))
     assert breach(
-        prove_counters(swapped), f"queue cc0, pc {first}: pushes row 1 of cc0.dma0, row 0 is due"
+        prove_well_formed(swapped), "^exe-W14 queue cc0: dma0 has 7 rows: push 0 is of row 1$"
     )
 
 
@@ -128,8 +129,8 @@ def test_a_run_that_is_never_pushed_is_named():
     assert isinstance(core, CcQueue)
     last = int(np.flatnonzero(core.opcode == CcOpcode.ADVANCE)[-1])
     rows = [row for row in range(len(core.opcode)) if row != last]
-    counters = prove_counters(with_cc_rows(executable, number, rows))
-    assert breach(counters, "queue cc0.dma0, pc 6: no row pushes it")
+    form = prove_well_formed(with_cc_rows(executable, number, rows))
+    assert breach(form, "^exe-W14 queue cc0: dma0 has 7 rows: 6 pushes$")
 
 
 def test_a_push_by_a_rank_that_has_no_run_there_is_named():
@@ -142,9 +143,9 @@ def test_a_push_by_a_rank_that_has_no_run_there_is_named():
     idle = with_wait(executable, ring_number, (0, 0), IDLE, 0)
     assert cell(queue.sync.wait_sem, 0, 0) != IDLE
     assert breach(
-        prove_counters(idle),
-        r"rank 0, queue cc0.dma0, pc 0.*: waits for nothing, its push .* "
-        "increments cc0.tail0",
+        prove_well_formed(idle),
+        r"^exe-W14 rank 0, queue cc0.dma0, pc 0 .*: its push, cc0 at pc \d+, posts semaphore 2, "
+        "must be -1",
     )
 
 
@@ -175,7 +176,7 @@ def test_queues_that_may_come_in_either_order_are_named():
         r"^rank 0, queue Sync, pc 0 \(p1 .*\): increments trigger0 without waiting for increment 1 "
         r"of it\n  rank 0, queue GpSimd, pc 0 \(p0",
     ) or breach(counters, r"^rank 0, queue GpSimd, pc 0 .* without waiting for increment 1")
-    assert len(counters.breaches) == 1  # all ranks are alike
+    assert len(counters.texts) == 1  # all ranks are alike
 
 
 def test_who_waits_for_all_increments_does_not_mind_their_order():

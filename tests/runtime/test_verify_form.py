@@ -295,14 +295,14 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
 
 @pytest.mark.parametrize("base", BASES)
 def test_what_the_runtime_fills_is_well_formed(base: Callable[[], Executable]) -> None:
-    assert prove_well_formed(base()).breaches == ()
+    assert prove_well_formed(base()).texts == ()
 
 
 @pytest.mark.parametrize(("rule", "base", "breaking", "complaint"), BREACHES)
 def test_a_broken_rule_is_reported_under_its_number_alone(
     rule: str, base: Callable[[], Executable], breaking: Break, complaint: str
 ) -> None:
-    breaches = prove_well_formed(breaking(base())).breaches
+    breaches = prove_well_formed(breaking(base())).texts
     assert {breach.split()[0] for breach in breaches} == {rule}, breaches
     assert any(complaint in breach for breach in breaches), breaches
 
@@ -321,7 +321,7 @@ def test_another_way_over_links_that_are_there_is_well_formed() -> None:
 def test_a_way_is_judged_by_the_links_of_its_own_instance() -> None:
     executable = loaded(8, "ring", nodes=2, placement="spread")
     assert prove_well_formed(executable).holds
-    breaches = prove_well_formed(rerouted([2])(executable)).breaches
+    breaches = prove_well_formed(rerouted([2])(executable)).texts
     assert breaches[0].startswith("exe-W20 rank 0 to 1: the way c0.S>c4 ends at c4")
     assert breaches[1].startswith("exe-W20 rank 4 to 5: the way c16.S>c20 ends at c20")
 
@@ -333,7 +333,7 @@ def test_the_first_cell_is_named_and_all_are_counted() -> None:
     beyond = np.array(queue.target)
     beyond[3:, 2] = END
     broken = edit.with_queue(ring(), number, attrs.evolve(queue, target=beyond))
-    (breach,) = prove_well_formed(broken).breaches
+    (breach,) = prove_well_formed(broken).texts
     assert breach.startswith("exe-W17 rank 2, queue cc0.dma0, pc 3 (p0 all-reduce.0): writes 64 by")
     assert breach.endswith("memory ends at 0x480; 11 cells are like this")
 
@@ -344,7 +344,7 @@ def test_no_more_is_reported_than_can_be_read() -> None:
     assert isinstance(queue, CcQueue)
     jumps = {**queue.jumps, **dict.fromkeys(range(20, 60), queue.jumps[0])}
     broken = edit.with_queue(looped(), number, attrs.evolve(queue, jumps=jumps))
-    assert len(prove_well_formed(broken).breaches) == MOST_BREACHES
+    assert len(prove_well_formed(broken).texts) == MOST_BREACHES
 
 
 def test_all_ranks_of_a_ring_are_looked_at_by_whole_arrays() -> None:

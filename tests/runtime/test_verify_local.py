@@ -76,7 +76,7 @@ def test_a_race_is_told_with_both_rows_and_the_wait_that_is_missing():
         "Vector": [row(writes=[0], origin=0), row(post=VECTOR)],
         "Sync": [row(writes=[1], reads=[0])],
     }
-    assert proof(queues).breaches == (
+    assert proof(queues).texts == (
         "rank 0, queue Vector, pc 0 (copy, add.1, model.py:7): in no order with Sync pc 0, which "
         "touches [0x0, 0x40) too\n"
         "  Vector pc 0 writes t0 t0 f32[16], [0x0, 0x40)\n"
@@ -131,7 +131,7 @@ def test_a_collective_owns_its_tensors_until_it_is_done(next_row, holds):
 
 def test_a_collective_starts_with_what_its_trigger_knows():
     queues = {"Vector": [row(writes=[0], post=VECTOR)], "GpSimd": [trigger(0)]}
-    (breach,) = proof(queues, [all_reduce(0, 1)]).breaches
+    (breach,) = proof(queues, [all_reduce(0, 1)]).texts
     assert "at the trigger of cc0 pc 0 to" in breach.splitlines()[-1]
     queues["GpSimd"] = [trigger(0, wait=(VECTOR, 1))]
     assert proof(queues, [all_reduce(0, 1)]).holds
@@ -160,7 +160,7 @@ def test_an_iteration_races_with_the_next():
         },
         *LOOP_ROWS,
     )
-    (breach,) = proof(queues, blocks=A_LOOP).breaches
+    (breach,) = proof(queues, blocks=A_LOOP).texts
     assert breach.splitlines()[0].startswith("rank 0, queue Sync, pc 2")
     assert breach.splitlines()[4] == (
         "  way: from the body of while.3 (k0) back to the start of while.3 (k0), into the body of "
@@ -192,7 +192,7 @@ def test_what_is_waited_for_in_a_loop_may_never_be_waited_for():
         },
         *LOOP_ROWS,
     )
-    (breach,) = proof(queues, blocks=A_LOOP).breaches
+    (breach,) = proof(queues, blocks=A_LOOP).texts
     assert "missing: a wait for vector >= 1 at Sync pc 4" in breach
 
 
@@ -201,7 +201,7 @@ def test_a_condition_runs_again_behind_the_body():
         {"Vector": [[], [row(writes=[0])], [], []], "Sync": [[], [], [row(reads=[0])], []]},
         *LOOP_ROWS,
     )
-    assert len(proof(queues, blocks=A_LOOP).breaches) == 2  # before the body and behind it
+    assert len(proof(queues, blocks=A_LOOP).texts) == 2  # before the body and behind it
 
 
 def test_a_predicate_is_read_by_every_queue():
@@ -211,7 +211,7 @@ def test_a_predicate_is_read_by_every_queue():
         | {name: [[], [read_in_time], [], []] for name in ("Tensor", "Scalar", "Sync")},
         *LOOP_ROWS,
     )
-    breaches = proof(queues, blocks=A_LOOP).breaches
+    breaches = proof(queues, blocks=A_LOOP).texts
     late = [text for text in breaches if "queue GpSimd, pc 1 (test) reads t5" in text]
     again = [text for text in breaches if "back to the start of while.3" in text]
     assert len(late) == 1
@@ -250,7 +250,7 @@ def test_branches_whose_predicate_is_written_between_them_may_both_run():
         },
         *BRANCH_ROWS,
     )
-    touching = [text for text in proof(queues, blocks=branches(P, P)).breaches if "t0" in text]
+    touching = [text for text in proof(queues, blocks=branches(P, P)).texts if "t0" in text]
     assert len(touching) == 1
 
 
@@ -268,7 +268,7 @@ def test_branches_meet_in_the_next_iteration():
         (END, 2),
         (END, 0),
     )
-    breaches = proof(queues, blocks=(*A_LOOP, *branches(Q, Q))).breaches
+    breaches = proof(queues, blocks=(*A_LOOP, *branches(Q, Q))).texts
     assert len(breaches) == 2
     assert all("back to the start of while.3" in breach for breach in breaches)
 
@@ -287,8 +287,8 @@ def test_alike_ranks_are_proved_once():
     changed[sync] = attrs.evolve(changed[sync], sync=column)
     found = prove_local(attrs.evolve(executable, queues=tuple(changed)))
     assert found.classes == ("rank 0", "rank 1")
-    assert len(found.breaches) == 1
-    assert "rank 1, queue Sync, pc 0" in found.breaches[0]
+    assert len(found.texts) == 1
+    assert "rank 1, queue Sync, pc 0" in found.texts[0]
 
 
 def test_an_engine_increments_no_semaphore_of_another_rank():
@@ -299,7 +299,7 @@ def test_an_engine_increments_no_semaphore_of_another_rank():
     posts = (attrs.evolve(post, rank=post.rank[:, ::-1]),)
     changed = [*executable.queues]
     changed[vector] = attrs.evolve(queue, sync=attrs.evolve(queue.sync, posts=posts))
-    (breach,) = prove_local(attrs.evolve(executable, queues=tuple(changed))).breaches
+    (breach,) = prove_local(attrs.evolve(executable, queues=tuple(changed))).texts
     assert breach == (
         "rank 0, queue Vector, pc 0 (copy): increments a semaphore of rank 1, must be its own"
     )
@@ -308,7 +308,7 @@ def test_an_engine_increments_no_semaphore_of_another_rank():
 def test_a_queue_that_waits_for_nobody_is_told():
     executable = placed({"Vector": [row(writes=[0])], "Sync": [row(reads=[0])]})
     sync = [queue.name for queue in executable.queues].index("Sync")
-    (breach,) = prove_local(with_waits(executable, sync, {0: (VECTOR, 1)})).breaches
+    (breach,) = prove_local(with_waits(executable, sync, {0: (VECTOR, 1)})).texts
     assert breach == (
         "rank 0, queue Sync, pc 0 (copy): waits for what no queue of its rank increments in time"
     )

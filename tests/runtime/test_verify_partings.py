@@ -6,7 +6,7 @@ import numpy as np
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue
-from ncc_runtime.verify.counting.counters import prove_counters
+from ncc_runtime.verify.counters import prove_counters
 from tests.mutant_edits import with_more_posts, with_shift, with_wait
 from tests.small_executables import breach, number_of
 

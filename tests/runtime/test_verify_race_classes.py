@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post
-from ncc_runtime.verify.races import accesses
-from ncc_runtime.verify.races.class_stretches import are_disjoint
-from ncc_runtime.verify.races.clocks import Chosen, Neighbours, lacking, unproved
+from ncc_runtime.verify import conflicts, races
+from ncc_runtime.verify.order import Chosen, unmet
+from ncc_runtime.verify.races import Neighbours, unproved
+from ncc_runtime.verify.symmetry import are_disjoint
 from tests.mutant_edits import with_queue
 from tests.programs import collective_program
 from tests.race_programs import (
@@ -34,12 +35,12 @@ from tests.race_programs import (
 
 @pytest.mark.parametrize("more", [0, 3])
 @pytest.mark.parametrize("ranks", [4, 6, 16, 32, 64])
-def test_rings_are_proved_by_turning_and_by_all_clocks(ranks: int, more: int) -> None:
+def test_rings_are_proved_by_rotation_and_by_all_clocks(ranks: int, more: int) -> None:
     elements = 8 * ranks + more
     for executable in (ring(ranks, elements), in_place(ranks, "ring", elements)):
-        _, steps, claims = general(executable)
-        assert len(claims) > 0
-        assert len(unproved(steps, claims)) == 0
+        queues, due = general(executable)
+        assert len(due) > 0
+        assert len(unproved(queues, due)) == 0
         assert classes_of(executable) is not None
 
 
@@ -60,14 +61,14 @@ def test_several_cycles_of_one_length_are_one_class() -> None:
 
 
 @pytest.mark.parametrize("ranks", [4, 16, 64])
-def test_what_turning_proves_of_a_changed_ring_all_clocks_prove_too(ranks: int) -> None:
+def test_what_rotation_proves_of_a_changed_ring_all_clocks_prove_too(ranks: int) -> None:
     executable = in_place(ranks, "ring", 4 * ranks)
     rows = sorted({row for row, _ in waiting(executable)})
     verdicts = set()
     for row in random.Random(7).sample(rows, min(len(rows), 14 if ranks < 64 else 5)):
         mutant = without_waits(executable, row)
-        _, steps, claims = general(mutant)
-        by_all = len(unproved(steps, claims)) == 0
+        queues, due = general(mutant)
+        by_all = len(unproved(queues, due)) == 0
         assert by_all or classes_of(mutant) is None
         assert by_all == proof(mutant).holds
         verdicts.add(by_all)
@@ -80,7 +81,7 @@ def test_a_fault_of_one_rank_in_a_symmetric_ring_is_found(ranks: int) -> None:
     sites = [cell for cell in waiting(executable) if cell[1] == ranks - 2]
     for row, rank in sites[-3:]:
         made = proof(with_other_wait(executable, row, rank, None))
-        assert made.breaches
+        assert made.texts
         assert made.classes == ()
 
 
@@ -104,8 +105,8 @@ def test_lanes_of_two_families_that_share_a_slot_race() -> None:
     sources[1][sources[1] == second.target[0][0]] = first.target[0][0]
     shared = attrs.evolve(second, target=moved, sources=sources)
     made = proof(with_queue(executable, number, shared))
-    assert made.breaches
-    assert "channel buffer" in made.breaches[0]
+    assert made.texts
+    assert "channel buffer" in made.texts[0]
 
 
 def test_an_increment_along_another_family_of_lanes_is_that_of_the_ranks_there() -> None:
@@ -117,8 +118,8 @@ def test_an_increment_along_another_family_of_lanes_is_that_of_the_ranks_there()
     posts = (*first.sync.posts[:2], Post(rank, freed.sem))
     sync = attrs.evolve(first.sync, posts=posts)
     mutant = with_queue(executable, number, attrs.evolve(first, sync=sync))
-    _, steps, claims = general(mutant)
-    assert len(unproved(steps, claims)) > 0
+    queues, due = general(mutant)
+    assert len(unproved(queues, due)) > 0
     assert not proof(mutant).holds
 
 
@@ -131,7 +132,6 @@ def test_an_advance_that_pushes_nothing_is_not_turned_away() -> None:
     rank[5], sem[5] = IDLE, IDLE
     sync = attrs.evolve(queue.sync, posts=(Post(rank, sem),))
     mutant = with_queue(executable, number, attrs.evolve(queue, sync=sync))
-    assert classes_of(mutant) is None
     assert not proof(mutant).holds
 
 
@@ -139,22 +139,22 @@ def test_an_advance_that_pushes_nothing_is_not_turned_away() -> None:
 
 
 def test_neighbours_miss_order_that_goes_around_and_all_clocks_find_it() -> None:
-    _, steps, claims = general(in_place(64, "ring", 256))
-    missed = lacking(steps, Neighbours(steps.ranks, claims), claims)
+    queues, due = general(in_place(64, "ring", 256))
+    missed = unmet(queues, Neighbours(queues.ranks, due), due)
     assert missed.any()
-    everybody = Chosen(steps.ranks, np.arange(steps.ranks))
-    assert not lacking(steps, everybody, claims).any()
-    assert len(unproved(steps, claims)) == 0
+    everybody = Chosen(queues.ranks, np.arange(queues.ranks))
+    assert not unmet(queues, everybody, due).any()
+    assert len(unproved(queues, due)) == 0
 
 
 def test_ranks_tracked_in_several_goes_are_judged_as_in_one() -> None:
     executable = with_other_wait(in_place(16, "ring", 64), 9, 3, None)
-    _, steps, claims = general(executable)
-    whole = lacking(steps, Chosen(steps.ranks, np.arange(16)), claims)
-    parts = np.ones(len(claims), bool)
+    queues, due = general(executable)
+    whole = unmet(queues, Chosen(queues.ranks, np.arange(16)), due)
+    parts = np.ones(len(due), bool)
     for first in range(0, 16, 5):
-        some = Chosen(steps.ranks, np.arange(first, min(first + 5, 16)))
-        parts &= lacking(steps, some, claims)
+        some = Chosen(queues.ranks, np.arange(first, min(first + 5, 16)))
+        parts &= unmet(queues, some, due)
     assert whole.any()
     np.testing.assert_array_equal(parts, whole)
 
@@ -165,11 +165,11 @@ def test_accesses_set_against_each_other_in_parts_give_the_same_verdict(
     executable = in_place(8, "mesh", 64)
     row, rank = [cell for cell in waiting(executable) if cell[1] == 3][-1]
     executable = with_other_wait(executable, row, rank, None)
-    _, steps, claims = general(executable)
-    monkeypatch.setattr(accesses, "BLOCK_CELLS", 16)
-    monkeypatch.setattr(accesses, "BLOCK_ACCESSES", 100)
-    _, _, in_parts = general(executable)
-    whole, parts = claims.at(unproved(steps, claims)), in_parts.at(unproved(steps, in_parts))
+    queues, due = general(executable)
+    monkeypatch.setattr(conflicts, "BLOCK_CELLS", 16)
+    monkeypatch.setattr(races, "BLOCK_ACCESSES", 100)
+    _, in_parts = general(executable)
+    whole, parts = due.at(unproved(queues, due)), in_parts.at(unproved(queues, in_parts))
     assert len(whole) > 0
     assert set(zip(*whole.columns()[:5], strict=True)) == set(
         zip(*parts.columns()[:5], strict=True)

@@ -20,7 +20,7 @@ from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
-from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.deadlock import greedy
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import segments
 from ncc_runtime.verify.semantics import outcome, semantics
@@ -67,8 +67,8 @@ def complaint(executable: Executable) -> str:
     """All that is said, and it is said twice alike."""
     proof = proof_of(executable)
     assert not proof.holds
-    assert proof_of(executable).breaches == proof.breaches
-    return "\n".join(proof.breaches)
+    assert proof_of(executable).texts == proof.texts
+    return "\n".join(proof.texts)
 
 
 TWICE = """
@@ -125,7 +125,7 @@ def test_every_algorithm_is_proved_wherever_it_runs(op: CollectiveOp, name: str)
     found = suited(op, name)
     assert found
     for executable in found:
-        assert proof_of(executable).breaches == ()
+        assert proof_of(executable).texts == ()
 
 
 @settings(max_examples=40)
@@ -135,7 +135,7 @@ def test_there_is_no_false_alarm_on_random_collectives(case: Case) -> None:
     topology, nodes, placement, lnc = case.place
     on = PlaceOptions(topology, nodes, placement, lnc)
     proof = proof_of(load_on(case.program, on, LoadOptions()).executable)
-    assert proof.breaches == ()
+    assert proof.texts == ()
 
 
 def ring(elements: int = 16, ranks: int = 4, **more: object) -> Executable:
@@ -424,9 +424,9 @@ def test_it_does_not_matter_how_memory_is_cut(
     even: bool, edit: Callable[[Columns], None] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     executable = ring(18) if edit is None else edited(ring(18), edit)
-    expected = proof_of(executable).breaches
+    expected = proof_of(executable).texts
     monkeypatch.setattr(semantics, "outcome", lambda filling: outcome.outcome(filling, even))
-    assert proof_of(executable).breaches == expected
+    assert proof_of(executable).texts == expected
 
 
 def test_a_cell_that_is_written_from_two_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +444,7 @@ def test_a_cell_that_is_written_from_two_is_cut(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(outcome, "_run", counted)
     executable = edited(ring(100_003), shift)
-    (found,) = proof_of(executable).breaches
+    (found,) = proof_of(executable).texts
     assert runs == [12, 13]
     assert "holds rank 0's operand 0 at 0x186a8 instead of rank 0's operand 0 at 0x186a4" in found
 

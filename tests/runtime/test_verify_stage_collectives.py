@@ -13,8 +13,8 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, is_run_by
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.verify.deadlock.order import greedy
-from ncc_runtime.verify.races.races import prove_races
+from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import segments
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.mutant_edits import with_cells, with_queue, with_source, with_wait
@@ -48,8 +48,9 @@ def placed(program: Program, parts: str = "halves", algorithm: str = "ring") -> 
 def breaches(executable: Executable) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the proofs of semantics and of races say."""
     found = segments(executable)
-    semantics = prove_semantics(executable, found, greedy(executable))
-    return semantics.breaches, prove_races(executable, found).breaches
+    run = greedy(executable)
+    semantics = prove_semantics(executable, found, run)
+    return semantics.texts, prove_races(executable, found, run).texts
 
 
 NOTHING: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
@@ -79,7 +80,7 @@ def test_a_collective_of_one_stage_knows_its_own_ranks_only() -> None:
 
 def test_alike_ranks_of_different_stages_are_one_class() -> None:
     executable = placed(program_of(CollectiveOp.ALL_REDUCE))
-    (text,) = prove_races(executable, segments(executable)).classes
+    (text,) = prove_races(executable, segments(executable), greedy(executable)).classes
     assert "ranks 0..7 as one class of 8" in text
 
 
@@ -93,7 +94,7 @@ def test_a_class_is_named_by_the_ranks_of_its_stage() -> None:
     executable = ncc_runtime.load(
         [(silent, range(4)), (busy, range(4, 8))], algorithms={"all-reduce": "ring"}
     ).executable
-    (text,) = prove_races(executable, segments(executable)).classes
+    (text,) = prove_races(executable, segments(executable), greedy(executable)).classes
     assert "ranks 4..7 as one class of 4 by rotation along lane 0 (4 -> 5 -> 6 -> 7 -> 4)" in text
 
 
@@ -215,7 +216,7 @@ def test_a_witness_stands_in_the_rows_of_the_ranks_own_stage(rank: int) -> None:
 def test_an_operand_is_written_only_where_it_is_the_result() -> None:
     executable = late_and_early()
     number, row, ring = shared(executable, 1)
-    operand = next(home for one in segments(executable) for home in one.homes if one.ranks == 8)
+    operand = next(part.bindings[0] for part in segments(executable) if part.ranks == 8)
     assert ring.peer[row, 1] == 2
     wrong = with_cells(executable, number, (row, 1), {"target": operand.start})
     text = "\n".join(breaches(wrong)[0])
@@ -224,11 +225,11 @@ def test_an_operand_is_written_only_where_it_is_the_result() -> None:
 
 def test_memory_of_another_layout_is_nobodys() -> None:
     executable = late_and_early()
-    (homes,) = (one.homes for one in segments(executable) if one.ranks == 8)
-    later = next(home for home in homes if home.members == (4, 5, 6, 7))
+    (bindings,) = (one.bindings for one in segments(executable) if one.ranks == 8)
+    later = next(one for one in bindings if one.members == (4, 5, 6, 7))
     number, row, _ = shared(executable, 1)
     address = later.start % (1 << 48)
-    assert not any(home.start <= address < home.end for home in homes)
+    assert not any(one.start <= address < one.end for one in bindings)
     text = "\n".join(breaches(with_source(executable, number, (row, 1), 0, address))[0])
     assert f"rank 1, queue cc0.dma0, pc {row}" in text
     assert f"reads {address:#x}..{address + 4:#x} of rank 1, which it must not read" in text

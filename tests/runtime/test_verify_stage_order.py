@@ -14,9 +14,9 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import JointProgram
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.verify.counting.flow import flow_of
-from ncc_runtime.verify.counting.increments import Owners, increments_of
-from ncc_runtime.verify.deadlock.order import greedy
+from ncc_runtime.verify.counters import Edges
+from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.flow import flow_of
 from tests.mutant_edits import with_post, with_ring_size, with_shift, with_wait
 from tests.programs import collective_program
 from tests.small_executables import breach, hold, proofs
@@ -117,7 +117,7 @@ def test_a_loop_around_what_they_share_is_one():
     flow, _ = flow_of(executable)
     assert flow is not None
     assert [opcode for opcode, _ in flow.events] == ["loop", "test", "end"]
-    assert flow.twins == {1: 0, 2: 0}
+    assert flow.matched == {1: 0, 2: 0}
     assert hold(executable)
 
 
@@ -137,7 +137,7 @@ def test_a_loop_is_one_whichever_neighbours_meet_first():
     executable = placed(*programs, ranks=[range(rank, rank + 1) for rank in range(4)])
     flow, _ = flow_of(executable)
     assert flow is not None
-    assert flow.twins == {1: 0, 2: 0, 3: 0}
+    assert flow.matched == {1: 0, 2: 0, 3: 0}
     assert hold(executable)
 
 
@@ -146,7 +146,7 @@ def test_blocks_without_a_common_order_are_told_program_by_program():
     assert isinstance(executable.program, JointProgram)
     one_loop = attrs.evolve(executable.program, matched_blocks={1: 0})
     counters, _ = proofs(attrs.evolve(executable, program=one_loop))
-    assert counters.breaches == (
+    assert counters.texts == (
         "shared collectives and blocks have no order that all programs keep\n"
         "  looped: p1 a is next\n"
         "  late: loop k0 is next",
@@ -162,13 +162,13 @@ def test_a_jump_of_the_second_program_that_shifts_too_little():
     sem = int(core.sync.wait_sem[np.flatnonzero(core.opcode == CcOpcode.WAIT)[-1], 3])
     counters, _ = proofs(with_shift(executable, number, row, (3, sem), -1))
     assert breach(counters, rf"^rank 3, queue cc0, pc {row}: shifts waits for cc0")
-    assert len(counters.breaches) == 1
+    assert len(counters.texts) == 1
 
 
 def test_a_wait_for_what_another_program_does_in_a_loop_of_its_own():
     executable = placed(plain(), EARLY)
     (first, waiting), (number, core) = cores(executable)
-    made = Owners.of(executable, increments_of(executable)).total.reshape(-1, 4)
+    made = Edges(executable).count.reshape(-1, 4)
     sem = int(np.flatnonzero(made[:, 0] == 0)[-1])
     inside = range(*sorted(core.jumps)[:2])
     rows = np.flatnonzero(core.sync.posts[0].rank[:, 2] == 3)
@@ -186,8 +186,8 @@ def test_who_does_not_run_a_queue_is_at_its_end_from_the_start():
         if number in run.reached:
             others = np.setdiff1d(np.arange(4), queue.ranks)
             assert (run.reached[number][others] == len(queue.sync.wait_sem)).all()
-    assert {rank for _, rank in run.stuck(executable)} == {0, 1, 2, 3}
-    assert all(is_run_by(executable.queues[queue], rank) for queue, rank in run.stuck(executable))
+    assert {rank for _, rank in run.stuck} == {0, 1, 2, 3}
+    assert all(is_run_by(executable.queues[queue], rank) for queue, rank in run.stuck)
 
 
 def test_a_program_that_stops_shows_where_each_program_waits():

@@ -81,8 +81,8 @@ BREACHES: list[tuple[str, Break, str]] = [
 def test_a_broken_rule_is_reported_under_its_number_alone(
     rule: str, breaking: Break, complaint: str
 ) -> None:
-    assert prove_well_formed(joint()).breaches == ()
-    breaches = prove_well_formed(breaking(joint())).breaches
+    assert prove_well_formed(joint()).texts == ()
+    breaches = prove_well_formed(breaking(joint())).texts
     assert {breach.split()[0] for breach in breaches} == {rule}, breaches
     assert any(complaint in breach for breach in breaches), breaches
 
@@ -145,7 +145,7 @@ def test_a_fault_in_one_program_is_found(
 ) -> None:
     proofs = {proof.name: proof for proof in prove(breaking(base()))}
     assert proofs[name].verdict == "refuted", proofs
-    assert complaint in proofs[name].breaches[0]
+    assert complaint in proofs[name].texts[0]
 
 
 def test_ranks_that_are_alike_are_told_program_by_program() -> None:
@@ -158,7 +158,7 @@ def test_a_loop_has_the_number_that_listings_give_it() -> None:
     rounds = stage(ROUNDS_BODY, before=ROUNDS)
     executable = ncc_runtime.load(cut(rounds, [range(4), range(4, 8)])).executable
     number = numbers_of(executable, "Vector")[1]
-    breaches = prove_local(with_waits(executable, number, {4: (IDLE, 0)})).breaches
+    breaches = prove_local(with_waits(executable, number, {4: (IDLE, 0)})).texts
     assert breaches[0].startswith(
         "cut1000: rank 4, queue Sync, pc 8 (copy, last): in no order with"
     )

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
-from ncc_runtime.verify.counting.flow import flow_of
+from ncc_runtime.verify.flow import flow_of
 from ncc_runtime.verify.local.accesses import accesses_of
 from ncc_runtime.verify.local.chains import (
     Items,

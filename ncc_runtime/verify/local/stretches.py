@@ -11,7 +11,7 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
 from ncc_runtime.neff.structure import Structure, structure_of
-from ncc_runtime.verify.counting.flow import Flow
+from ncc_runtime.verify.flow import Flow
 from ncc_runtime.verify.local.chains import Items, Kind
 from ncc_runtime.verify.local.paths import Ways
 from ncc_runtime.verify.places import collective

@@ -1,9 +1,9 @@
 """The memory that a placeholder may touch, cut into cells that a proof can treat as one value.
 
-Its homes, overlapping ones together, are **extents**; extent 0 is all other memory. An extent that
-nobody may write is one cell. Others are cut where transfers and parts of results begin and end:
-into cells of one size, a power of two, if that gives hardly more of them than there are transfers,
-else exactly there. A transfer may read a cell from its middle.
+Its buffers, overlapping ones together, are **extents**; extent 0 is all other memory. An extent
+that nobody may write is one cell. Others are cut where transfers and parts of results begin and
+end: into cells of one size, a power of two, if that gives hardly more of them than there are
+transfers, else exactly there. A transfer may read a cell from its middle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.verify.homes import Home, Role, extents_of
-from ncc_runtime.verify.segment_rows import RingRows, packed
+from ncc_runtime.verify.bindings import Binding, Role, extents_of
+from ncc_runtime.verify.counters import narrowed
+from ncc_runtime.verify.segments import RingRows
 
 BLOCK_TRANSFERS = 1 << 15
 """Transfers that are looked at together: what is worked out for them stays in cache."""
@@ -39,12 +40,16 @@ class Extents:
     base: np.ndarray  # (extents,) base + offset is a key, ascending through all extents
 
     @classmethod
-    def of(cls, homes: Sequence[Home]) -> "Extents":
-        """The extents of homes; those of empty homes are left out."""
-        homes = [home for home in homes if home.size_bytes]
-        extents = [(_FAR, _FAR), *extents_of(homes)]
-        operands = set(extents_of([home for home in homes if home.role is Role.OPERAND]))
-        written = set(extents_of([home for home in homes if home.role is not Role.OPERAND]))
+    def of(cls, bindings: Sequence[Binding]) -> "Extents":
+        """The extents of bindings; those of empty bindings are left out."""
+        bindings = [binding for binding in bindings if binding.size_bytes]
+        extents = [(_FAR, _FAR), *extents_of(bindings)]
+        operands = set(
+            extents_of([binding for binding in bindings if binding.role is Role.OPERAND])
+        )
+        written = set(
+            extents_of([binding for binding in bindings if binding.role is not Role.OPERAND])
+        )
         start, end = np.array(extents, np.int64).T
         is_operand, is_written = (
             np.array([one in those for one in extents]) for those in (operands, written)
@@ -66,10 +71,10 @@ class Extents:
         number = self.number(addresses)
         return np.where(addresses + size_bytes <= self.end[number], number, 0)
 
-    def offset(self, home: Home) -> tuple[int, int]:
-        """Extent 0 for an empty home, else its extent and where it begins there."""
-        number = int(self.number(np.array(home.start))) if home.size_bytes else 0
-        return number, home.start - int(self.start[number]) if number else 0
+    def offset(self, binding: Binding) -> tuple[int, int]:
+        """Extent 0 for an empty binding, else its extent and where it begins there."""
+        number = int(self.number(np.array(binding.start))) if binding.size_bytes else 0
+        return number, binding.start - int(self.start[number]) if number else 0
 
 
 @attrs.frozen(eq=False)
@@ -128,12 +133,12 @@ class Cells:
             return offset - self.offset[number]
         return offset & ((1 << shift) - 1)
 
-    def within(self, home: Home) -> slice:
-        """The cells of a home that is cut at its ends."""
-        extent, start = self.extents.offset(home)
+    def within(self, binding: Binding) -> slice:
+        """The cells of a binding that is cut at its ends."""
+        extent, start = self.extents.offset(binding)
         if not extent:
             return slice(0, 0)
-        ends = np.array((start, start + home.size_bytes - 1))
+        ends = np.array((start, start + binding.size_bytes - 1))
         first, last = self.number(np.full(2, extent), ends).tolist()
         return slice(first, last + 1)
 
@@ -149,9 +154,9 @@ class Cells:
 
 
 def cells_of(
-    parts: Mapping[Home, int], rings: Sequence[RingRows], even: bool | None = None
+    parts: Mapping[Binding, int], rings: Sequence[RingRows], even: bool | None = None
 ) -> Cells:
-    """Cells such that transfers write whole ones, as do the equal parts that homes are cut into.
+    """Cells such that transfers write whole ones, as do the equal parts that bindings are cut into.
 
     `even` says how extents are cut; else numbers do.
     """
@@ -176,14 +181,14 @@ def cells_of(
 
 
 def _widths(
-    extents: Extents, parts: Mapping[Home, int], rings: Sequence[RingRows]
+    extents: Extents, parts: Mapping[Binding, int], rings: Sequence[RingRows]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Per extent the largest power of two that divides all that begins there, and bytes written."""
     common = extents.end - extents.start
     moved = np.zeros_like(common)
-    for home, count in parts.items():
-        number, offset = extents.offset(home)
-        common[number] |= offset | home.size_bytes | (home.size_bytes // count)
+    for binding, count in parts.items():
+        number, offset = extents.offset(binding)
+        common[number] |= offset | binding.size_bytes | (binding.size_bytes // count)
     for size_bytes, column in _targets(rings):
         extent = extents.of_rows(column, size_bytes)
         if extent.shape[1] == 1:
@@ -201,12 +206,12 @@ def _widths(
     return common & -common, moved
 
 
-def _borders(extents: Extents, parts: Mapping[Home, int]) -> Iterator[np.ndarray]:
-    """Where the parts of homes begin and end, as keys."""
-    for home, count in parts.items():
-        number, offset = extents.offset(home)
+def _borders(extents: Extents, parts: Mapping[Binding, int]) -> Iterator[np.ndarray]:
+    """Where the parts of bindings begin and end, as keys."""
+    for binding, count in parts.items():
+        number, offset = extents.offset(binding)
         if number:
-            borders = np.append(home.size_bytes // count * np.arange(count), home.size_bytes)
+            borders = np.append(binding.size_bytes // count * np.arange(count), binding.size_bytes)
             yield extents.base[number] + offset + borders
 
 
@@ -225,7 +230,7 @@ def _targets(rings: Sequence[RingRows]) -> Iterator[tuple[np.ndarray, np.ndarray
     columns = [(ring, ring.target) for ring in rings]
     columns += [(ring, ring.second_target) for ring in rings if ring.second_target is not None]
     for ring, column in columns:
-        sizes = packed(ring.size_bytes)
+        sizes = narrowed(ring.size_bytes)
         for first in range(0, len(ring), height(ring)):
             rows = slice(first, first + height(ring))
             yield sizes[rows].astype(np.int64), column[rows]

@@ -18,7 +18,7 @@ import numpy as np
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.verify.homes import Role, home_of
+from ncc_runtime.verify.bindings import Role, binding_of
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.semantics.joined import Slots
@@ -99,7 +99,8 @@ class _Judge:
         self._operand = self._starts(Role.OPERAND)
         self._result = self._starts(Role.RESULT)
         sizes = [
-            home_of(segment.homes, role, 0, 0).size_bytes for role in (Role.OPERAND, Role.RESULT)
+            binding_of(segment.bindings, role, 0, 0).size_bytes
+            for role in (Role.OPERAND, Role.RESULT)
         ]
         is_cut = not self._is_ragged and not self._is_joined
         self._slot = sizes[1] // self._members if is_cut else sizes[1]
@@ -110,9 +111,9 @@ class _Judge:
     def _starts(self, role: Role) -> np.ndarray:
         """Where the buffer lies, by member."""
         found: np.ndarray = np.zeros(self._segment.ranks, np.int64)
-        for home in self._segment.homes:
-            if home.role is role:
-                found[home.rows] = home.start
+        for binding in self._segment.bindings:
+            if binding.role is role:
+                found[binding.rows] = binding.start
         return found
 
     def _found(self) -> Transfers:
@@ -307,13 +308,13 @@ class _Judge:
         """(moment, ring, row, member) of all rows."""
         everybody, inside = np.arange(self._executable.ranks), self._segment.members.inside
         rows = (
-            (number, row, stretch)
+            (number, row, span)
             for number, ring in enumerate(self._segment.rings)
-            for stretch in ring.stretches
+            for span in ring.spans
             for row in range(len(ring))
         )
-        for number, row, stretch in rows:
-            for moment, ranks in moments.get((stretch.queue, stretch.first + row), ()):
-                who = stretch.ranks if ranks is None else ranks
+        for number, row, span in rows:
+            for moment, ranks in moments.get((span.queue, span.first + row), ()):
+                who = span.ranks if ranks is None else ranks
                 members = inside(everybody if who is None else who).tolist()
                 yield from ((moment, number, row, one) for one in members if one != IDLE)

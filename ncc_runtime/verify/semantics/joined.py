@@ -7,9 +7,8 @@ import numpy as np
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.shared.reductions import Reduction
-from ncc_runtime.verify.homes import Role
-from ncc_runtime.verify.segment_rows import RingRows
-from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.bindings import Role
+from ncc_runtime.verify.segments import RingRows, Segment
 
 
 def _is_own(ring: RingRows, row: int, member: int) -> bool:
@@ -28,7 +27,7 @@ class Slots:
     def __init__(self, segment: Segment, result: np.ndarray, most: int) -> None:
         self._segment, self._most = segment, most
         self._result = result
-        self._channels = [home for home in segment.homes if home.role is Role.CHANNEL]
+        self._channels = [binding for binding in segment.bindings if binding.role is Role.CHANNEL]
         self._held: dict[int, dict[int, frozenset[int]]] = {}  # by member: address → whose rows
         self._done: set[int] = set()
 
@@ -39,9 +38,9 @@ class Slots:
     def _put(self, member: int, address: int, whose: frozenset[int]) -> str:
         held = self._held.setdefault(member, {})
         inside = any(
-            home.start <= address and address + self._most <= home.end
-            for home in self._channels
-            if home.members is None or member in home.members
+            binding.start <= address and address + self._most <= binding.end
+            for binding in self._channels
+            if binding.members is None or member in binding.members
         )
         if not inside:
             return "writes outside of the channel buffer and the result"

@@ -7,9 +7,8 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.verify.homes import Home, Role
-from ncc_runtime.verify.members import Members
-from ncc_runtime.verify.segment_rows import RingRows
+from ncc_runtime.verify.bindings import Binding, Members, Role
+from ncc_runtime.verify.segments import RingRows
 from ncc_runtime.verify.semantics.cells import Cells, cells_of
 from ncc_runtime.verify.semantics.pieces import Cutter, Fault
 from ncc_runtime.verify.semantics.promises import Promise, promises
@@ -29,7 +28,7 @@ class Filling:
 
     placeholder: Placeholder
     members: Members
-    homes: tuple[Home, ...]
+    bindings: tuple[Binding, ...]
     rings: tuple[RingRows, ...]
     steps: Sequence[Step]  # every row, after all that it waits for
 
@@ -78,7 +77,7 @@ def _run(filling: Filling, cells: Cells) -> tuple[Memory, Replay]:
 def _compared(
     filling: Filling, asked: Sequence[Promise], memory: Memory, replay: Replay
 ) -> Outcome:
-    wrong = [found for promise in asked for found in differences(memory, promise, filling.homes)]
+    wrong = [found for promise in asked for found in differences(memory, promise, filling.bindings)]
     wrong.sort(key=lambda found: (found.rank, found.result.index, found.offset))
     return Outcome(
         transfers=_transfers(filling),
@@ -93,18 +92,18 @@ def _compared(
 def _ranges(filling: Filling, asked: Sequence[Promise], cells: Cells) -> int:
     """Cells of all results of all to whom something is promised."""
     found = 0
-    for home in filling.homes:
-        if home.role is Role.RESULT:
-            count = len(range(len(cells))[cells.within(home)])
-            own = asked if home.members is None else [one.of(home.members) for one in asked]
+    for binding in filling.bindings:
+        if binding.role is Role.RESULT:
+            count = len(range(len(cells))[cells.within(binding)])
+            own = asked if binding.members is None else [one.of(binding.members) for one in asked]
             found += count * sum(len(promise.ranks) for promise in own)
     return found
 
 
-def _parts(filling: Filling, asked: Sequence[Promise]) -> Mapping[Home, int]:
-    """Into how many equal parts each home is cut by what was promised of it."""
+def _parts(filling: Filling, asked: Sequence[Promise]) -> Mapping[Binding, int]:
+    """Into how many equal parts each binding is cut by what was promised of it."""
     parts = max((promise.giver.shape[1] for promise in asked), default=1)
-    return {home: parts if home.role is Role.RESULT else 1 for home in filling.homes}
+    return {binding: parts if binding.role is Role.RESULT else 1 for binding in filling.bindings}
 
 
 def _transfers(filling: Filling) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.verify.homes import own_address
-from ncc_runtime.verify.intervals import spread_out
-from ncc_runtime.verify.members import Members
-from ncc_runtime.verify.segment_rows import RingRows, packed
+from ncc_runtime.verify.bindings import Members, own_address
+from ncc_runtime.verify.conflicts import spread_out
+from ncc_runtime.verify.counters import narrowed
+from ncc_runtime.verify.segments import RingRows
 from ncc_runtime.verify.semantics.cells import Cells
 from ncc_runtime.verify.semantics.fingerprints import Powers, factor
 
@@ -112,7 +112,7 @@ class _Block:
     def __init__(self, cutter: Cutter, ring: RingRows, rows: slice) -> None:
         self._cutter, self._ring, self._rows = cutter, ring, rows
         self._cells, self._extents = cutter.cells, cutter.cells.extents
-        self._size = packed(ring.size_bytes)[rows].astype(np.int64)
+        self._size = narrowed(ring.size_bytes)[rows].astype(np.int64)
         self._own = np.arange(cutter.ranks)[None, :]
         self._active = (ring.peer[rows] != IDLE) & (self._size > 0)
         self._is_full = bool(self._active.all())

@@ -12,7 +12,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE
-from ncc_runtime.verify.segment_rows import RingRows
+from ncc_runtime.verify.segments import RingRows
 from ncc_runtime.verify.semantics.replay import Step
 
 

@@ -38,8 +38,8 @@ class Loaded:
         row_of: np.ndarray = np.full(shape, len(segment.cc), np.int64)
         tables_of = len(executable.program.placeholders[segment.number].counts)
         firsts: np.ndarray = np.zeros((segment.ranks, tables_of), np.int64)
-        for stretch, loads in zip(segment.cc.stretches, segment.cc.loads, strict=True):
-            ranks = np.arange(executable.ranks) if stretch.ranks is None else stretch.ranks
+        for span, loads in zip(segment.cc.spans, segment.cc.loads, strict=True):
+            ranks = np.arange(executable.ranks) if span.ranks is None else span.ranks
             members = segment.members.inside(ranks)
             ranks, members = ranks[members != IDLE], members[members != IDLE]
             tables = _tables(executable, segment.number, ranks)
@@ -100,12 +100,12 @@ def _first_word(tables: _Tables, address: np.ndarray, load: RegisterLoad) -> np.
 
 def loaded_again(executable: Executable, segment: Segment) -> Iterator[str]:
     """Registers that two LOADs of the collective fill."""
-    for stretch, loads in zip(segment.cc.stretches, segment.cc.loads, strict=True):
+    for span, loads in zip(segment.cc.spans, segment.cc.loads, strict=True):
         filled: dict[int, int] = {}
         for row, load in sorted(loads.items()):
             again = [one for one in range(load.first, load.first + load.words) if one in filled]
             filled.update(dict.fromkeys(range(load.first, load.first + load.words), row))
             if again:
-                rank = 0 if stretch.ranks is None else int(stretch.ranks[0])
-                place = place_of(executable, stretch.queue, stretch.first + row, rank)
+                rank = 0 if span.ranks is None else int(span.ranks[0])
+                place = place_of(executable, span.queue, span.first + row, rank)
                 yield f"{place}: loads register {again[0]} again, while transfers may use it"

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.verify.segment_rows import RingRows
+from ncc_runtime.verify.segments import RingRows
 from ncc_runtime.verify.semantics.cells import Cells, height
 from ncc_runtime.verify.semantics.fingerprints import Powers, symbols
 from ncc_runtime.verify.semantics.pieces import Cutter, Fault, Pieces, Side

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.verify.homes import Home, Role
+from ncc_runtime.verify.bindings import Binding, Role
 from ncc_runtime.verify.semantics.fingerprints import factor
 from ncc_runtime.verify.semantics.promises import Promise
 from ncc_runtime.verify.semantics.replay import Memory
@@ -20,7 +20,7 @@ class Difference:
 
     promise: Promise
     member: int  # place of the rank in Promise.ranks
-    result: Home
+    result: Binding
     offset: int  # of the first wrong byte in the result
     size_bytes: int  # as far as all is wrong, within one part
 
@@ -35,13 +35,15 @@ class Difference:
         return self.offset // _part_bytes(self.result, self.promise)
 
 
-def differences(memory: Memory, promise: Promise, homes: Sequence[Home]) -> Iterator[Difference]:
+def differences(
+    memory: Memory, promise: Promise, bindings: Sequence[Binding]
+) -> Iterator[Difference]:
     """The first wrong bytes of every rank and result."""
-    operands: dict[int, list[Home]] = {}
-    for home in homes:
-        if home.role is Role.OPERAND:
-            operands.setdefault(home.index, []).append(home)
-    for result in homes:
+    operands: dict[int, list[Binding]] = {}
+    for binding in bindings:
+        if binding.role is Role.OPERAND:
+            operands.setdefault(binding.index, []).append(binding)
+    for result in bindings:
         if result.role is not Role.RESULT or not result.size_bytes:
             continue
         own = promise if result.members is None else promise.of(result.members)
@@ -62,18 +64,18 @@ class _Given:
     size_bytes: int
 
     @classmethod
-    def of(cls, memory: Memory, operands: Sequence[Home]) -> "_Given":
+    def of(cls, memory: Memory, operands: Sequence[Binding]) -> "_Given":
         """That of an operand, wherever it lies."""
         found: np.ndarray = np.zeros(len(memory.symbols), np.uint64)
-        for home in operands:
-            extent, first = memory.cells.extents.offset(home)
+        for binding in operands:
+            extent, first = memory.cells.extents.offset(binding)
             power = memory.powers(np.array([first // memory.unit_bytes]))
-            found[home.rows] = memory.symbols[home.rows, extent] * power
+            found[binding.rows] = memory.symbols[binding.rows, extent] * power
         return cls(found, operands[0].size_bytes)
 
 
 def _wrong(
-    memory: Memory, promise: Promise, members: slice, pair: tuple[_Given, Home]
+    memory: Memory, promise: Promise, members: slice, pair: tuple[_Given, Binding]
 ) -> np.ndarray:
     """Where cells of the results of some members hold something else, (members, cells) bool."""
     cells, (given, result) = memory.cells, pair
@@ -89,7 +91,7 @@ def _wrong(
     return of_ranks[promise.ranks[members], cells.within(result)] != expected
 
 
-def _part_bytes(result: Home, promise: Promise) -> int:
+def _part_bytes(result: Binding, promise: Promise) -> int:
     """Bytes of one of the equal parts of a result."""
     return result.size_bytes // promise.giver.shape[1]
 

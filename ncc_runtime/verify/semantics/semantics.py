@@ -11,11 +11,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.verify.deadlock.order import GreedyRun
+from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.segment_rows import Stretch
-from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.segments import Segment, Span
 from ncc_runtime.verify.semantics.counted import condition_of, counted_breaches
 from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
 from ncc_runtime.verify.semantics.provenance import Writer
@@ -42,9 +41,9 @@ MOST_FAULTS = 4
 """Transfers of one placeholder that a proof names."""
 
 
-def prove_semantics(executable: Executable, segments: Sequence[Segment], run: GreedyRun) -> Proof:
+def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Run) -> Proof:
     """Every distinct segment once, along the order of a run that comes to its end."""
-    assert not run.stuck(executable), "the proof of semantics presumes that of deadlock"
+    assert not run.stuck, "the proof of semantics presumes that of deadlock"
     performed = _performed(executable, run)
     breaches: list[str] = []
     transfers = ranges = collectives = 0
@@ -71,7 +70,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     return Proof("semantics", size, breaches=tuple(breaches), conditions=tuple(conditions))
 
 
-def first_wrong(segment: Segment, performed_by: GreedyRun) -> Wrong | None:
+def first_wrong(segment: Segment, performed_by: Run) -> Wrong | None:
     """The first wrong bytes of a segment's results, None if there are none."""
     filling = _filling(segment, _batches(performed_by, segment))
     found = outcome(filling).difference
@@ -83,20 +82,20 @@ def first_wrong(segment: Segment, performed_by: GreedyRun) -> Wrong | None:
     return Wrong(segment.number, rank, found.result.index, found.offset, last, what)
 
 
-def _batches(run: GreedyRun, segment: Segment) -> Performed:
+def _batches(run: Run, segment: Segment) -> Performed:
     """When the rows of a segment's rings were performed."""
-    rings = {stretch.queue for ring in segment.rings for stretch in ring.stretches}
+    rings = {span.queue for ring in segment.rings for span in ring.spans}
     return _performed_in(run, rings)
 
 
-def _performed(executable: Executable, run: GreedyRun) -> Performed:
+def _performed(executable: Executable, run: Run) -> Performed:
     rings = {
         number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
     }
     return _performed_in(run, rings)
 
 
-def _performed_in(run: GreedyRun, rings: set[int]) -> Performed:
+def _performed_in(run: Run, rings: set[int]) -> Performed:
     found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
     for moment, (queue, row, ranks) in enumerate(run.batches):
         if queue in rings:
@@ -106,25 +105,25 @@ def _performed_in(run: GreedyRun, rings: set[int]) -> Performed:
 
 def _filling(segment: Segment, performed: Performed) -> Filling:
     steps = [
-        (moment, Step(number, row, _who(segment, stretch, ranks)))
+        (moment, Step(number, row, _who(segment, span, ranks)))
         for number, ring in enumerate(segment.rings)
-        for stretch in ring.stretches
+        for span in ring.spans
         for row in range(len(ring))
-        for moment, ranks in performed.get((stretch.queue, stretch.first + row), ())
+        for moment, ranks in performed.get((span.queue, span.first + row), ())
     ]
     steps.sort(key=lambda step: step[0])
     return Filling(
         placeholder=segment.placeholder,
         members=segment.members,
-        homes=segment.homes,
+        bindings=segment.bindings,
         rings=segment.rings,
         steps=tuple(step for _, step in steps),
     )
 
 
-def _who(segment: Segment, stretch: Stretch, ranks: np.ndarray | None) -> np.ndarray | None:
+def _who(segment: Segment, span: Span, ranks: np.ndarray | None) -> np.ndarray | None:
     """Members by number, of ranks that perform a row; None: all."""
-    ranks = stretch.ranks if ranks is None else ranks
+    ranks = span.ranks if ranks is None else ranks
     if ranks is None:
         return None
     number = segment.members.inside(ranks)

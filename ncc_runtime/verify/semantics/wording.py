@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from ncc_runtime.verify.homes import Home, Role, home_of, own_address
+from ncc_runtime.verify.bindings import Binding, Role, binding_of, own_address
 from ncc_runtime.verify.semantics.outcome import Filling
 from ncc_runtime.verify.semantics.promises import EVERYBODY, NOBODY
 from ncc_runtime.verify.semantics.provenance import Contribution, Writer, trace
@@ -19,8 +19,8 @@ def explained(filling: Filling, found: Difference) -> tuple[str, Writer | None]:
     """`rank 2, result 0, bytes 0x40..0x80: …`, and who wrote the first of these bytes last."""
     address = found.result.start + found.offset
     traced = trace(filling.rings, filling.steps, found.rank, address)
-    wanted = _by_rank(promised(found, filling.homes), filling)
-    what = difference(wanted, _by_rank(traced.contributions, filling), filling.homes)
+    wanted = _by_rank(promised(found, filling.bindings), filling)
+    what = difference(wanted, _by_rank(traced.contributions, filling), filling.bindings)
     end, rank = found.offset + found.size_bytes, filling.members.rank(found.rank)
     where = f"rank {rank}, result {found.result.index}, bytes {found.offset:#x}..{end:#x}"
     return f"{where}: {what}", traced.writer
@@ -32,7 +32,7 @@ def _by_rank(counts: Counter[Contribution], filling: Filling) -> Counter[Contrib
     return Counter({attrs.evolve(one, rank=rank(one.rank)): n for one, n in counts.items()})
 
 
-def promised(found: Difference, homes: Sequence[Home]) -> Counter[Contribution]:
+def promised(found: Difference, bindings: Sequence[Binding]) -> Counter[Contribution]:
     """What the first wrong byte was to be made of."""
     promise = found.promise
     parts = promise.giver.shape[1]
@@ -45,24 +45,28 @@ def promised(found: Difference, homes: Sequence[Home]) -> Counter[Contribution]:
         return Counter()
     wanted = Counter[Contribution]()
     for rank in promise.joined if giver == EVERYBODY else (giver,):
-        operand = home_of(homes, Role.OPERAND, found.result.index, rank)
+        operand = binding_of(bindings, Role.OPERAND, found.result.index, rank)
         address = operand.start + taken * (operand.size_bytes // promise.operand_parts) + inside
         wanted[Contribution(rank, address, promise.divisor)] += 1
     return wanted
 
 
 def difference(
-    wanted: Counter[Contribution], found: Counter[Contribution], homes: Sequence[Home]
+    wanted: Counter[Contribution], found: Counter[Contribution], bindings: Sequence[Binding]
 ) -> str:
     """How a byte differs from what was promised: `the contribution of rank 5 is missing`."""
     if wanted == found:
         return "is made of the right bytes, by transfers that must not be"
     if not wanted or not found or len(wanted) == len(found) == 1:
-        return f"holds {_content(found, homes)} instead of {_content(wanted, homes)}"
+        return f"holds {_content(found, bindings)} instead of {_content(wanted, bindings)}"
     missing, extra = wanted - found, found - wanted
-    words = [*_divided(missing, extra), *_repeated(extra, wanted), *_moved(missing, extra, homes)]
+    words = [
+        *_divided(missing, extra),
+        *_repeated(extra, wanted),
+        *_moved(missing, extra, bindings),
+    ]
     if extra:
-        words.append(f"also holds {_content(extra, homes)}")
+        words.append(f"also holds {_content(extra, bindings)}")
     if missing:
         words.append(f"{_contributions(one.rank for one in missing)} missing")
     return ", ".join(words)
@@ -92,12 +96,12 @@ def _repeated(extra: Counter[Contribution], wanted: Counter[Contribution]) -> It
 
 
 def _moved(
-    missing: Counter[Contribution], extra: Counter[Contribution], homes: Sequence[Home]
+    missing: Counter[Contribution], extra: Counter[Contribution], bindings: Sequence[Binding]
 ) -> Iterator[str]:
     """Contributions of other bytes of the right rank; taken out of both."""
     for one in sorted(missing)[:MOST_NAMED]:
         for other in [other for other in sorted(extra) if other.rank == one.rank]:
-            yield f"holds {_byte(other, homes)} instead of {_byte(one, homes)}"
+            yield f"holds {_byte(other, bindings)} instead of {_byte(one, bindings)}"
             _take(missing, one)
             _take(extra, other)
             break
@@ -117,10 +121,10 @@ def _contributions(ranks: Iterable[int]) -> str:
     return f"the contributions of ranks {_some(map(str, numbers))} are"
 
 
-def _content(counts: Counter[Contribution], homes: Sequence[Home]) -> str:
+def _content(counts: Counter[Contribution], bindings: Sequence[Binding]) -> str:
     """What a byte is made of."""
     each = (
-        f"{count} x " * (count > 1) + _byte(one, homes) for one, count in sorted(counts.items())
+        f"{count} x " * (count > 1) + _byte(one, bindings) for one, count in sorted(counts.items())
     )
     return _some(each, " + ") or "zeros"
 
@@ -131,14 +135,14 @@ def _some(words: Iterable[str], between: str = ", ") -> str:
     return between.join(named[:MOST_NAMED]) + more
 
 
-def _byte(one: Contribution, homes: Sequence[Home]) -> str:
+def _byte(one: Contribution, bindings: Sequence[Binding]) -> str:
     """`rank 3's operand 0 at 0x40`; other memory is nothing that a collective may hold."""
-    inside = [home for home in homes if home.start <= one.address < home.end]
-    for home in sorted(inside, key=lambda home: home.role is not Role.OPERAND):
-        index = "" if home.role is Role.CHANNEL else f" {home.index}"
-        text = f"rank {one.rank}'s {home.role.value}{index} at {one.address - home.start:#x}"
+    inside = [binding for binding in bindings if binding.start <= one.address < binding.end]
+    for binding in sorted(inside, key=lambda binding: binding.role is not Role.OPERAND):
+        index = "" if binding.role is Role.CHANNEL else f" {binding.index}"
+        text = f"rank {one.rank}'s {binding.role.value}{index} at {one.address - binding.start:#x}"
         break
     else:
         return f"rank {one.rank}'s memory at {own_address(one.address):#x}"
-    text = text if home.role is Role.OPERAND else f"what was never written ({text})"
+    text = text if binding.role is Role.OPERAND else f"what was never written ({text})"
     return text if one.divisor == 1 else f"{text} / {one.divisor}"

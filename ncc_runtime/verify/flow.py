@@ -1,13 +1,20 @@
-"""Control rows cut every queue into stretches; which stretches of two queues belong together.
+"""Control flow across queues: control rows cut every queue into phases that belong together.
 
-All engines of a stage hold the same control rows; those of all stages are the events. A CC-core
-follows the blocks of its stream: it has the events of these only, and marks the others nowhere; of
-its rows those are before such an event that belong to placeholders that are triggered by then. A
-DMA ring has the events of its CC-core, between the runs that are pushed before and behind them.
+All engines of a stage hold the same control rows (`loop`, `test`, `case`, `end`). Those of all
+stages in one order are the *events*. Blocks around collectives that stages share are matched: one
+block, with one set of events. All other blocks are a stage's own. In the order of events a stage
+goes through its own blocks one after the other, and comes to what it shares when all do that share
+it.
+
+A CC-core follows the blocks of its stream: it has the events of these only, and marks the others
+nowhere; of its rows those are before such an event that belong to placeholders that are triggered
+by then. A DMA ring has the events of its CC-core, between the runs that are pushed before and
+behind them.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -24,14 +31,21 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.neff.isa import CASE, END, TEST
 from ncc_runtime.neff.program import BlockKind
-from ncc_runtime.neff.stages import matched_blocks_of
+from ncc_runtime.neff.stages import matched_blocks_of, participants
 from ncc_runtime.neff.structure import Structure, structure_of
-from ncc_runtime.verify.counting.events import Event, events_of, own_events
-from ncc_runtime.verify.counting.increments import first_runner
-from ncc_runtime.verify.places import queue_text
-from ncc_runtime.verify.stage_parts import StagePart, parts_of
+from ncc_runtime.verify.places import collective, queue_text
+from ncc_runtime.verify.stage_parts import StagePart, first_runner, parts_of
 
 UNMARKED = -1
+"""In place of a row: a queue does not have this event."""
+
+Event = tuple[str, int]
+"""An opcode and a block; among matched blocks the first."""
+
+_COLLECTIVE = "collective"
+"""In place of an opcode: behind it stands a placeholder."""
+
+_Parts = Sequence[tuple[StagePart, Structure]]
 
 
 @attrs.frozen(eq=False)
@@ -42,11 +56,11 @@ class Flow:
     marks: tuple[np.ndarray, ...]  # per queue (events,): rows up to the event, or UNMARKED
     limits: tuple[np.ndarray, ...]  # likewise; UNMARKED only at events of other stages
     lengths: tuple[int, ...]  # rows of each queue
-    twins: Mapping[int, int]  # of blocks that have the events of another one
+    matched: Mapping[int, int]  # of blocks that have the events of another one
 
     def place(self, opcode: str, block: int) -> int:
         """The position of an event."""
-        return self._places[opcode, self.twins.get(block, block)]
+        return self._places[opcode, self.matched.get(block, block)]
 
     @functools.cached_property
     def _places(self) -> Mapping[Event, int]:
@@ -69,7 +83,7 @@ class Flow:
         """The rows of a queue behind one event, up to another; both are its own."""
         return slice(int(self.marks[queue][first]), int(self.marks[queue][last]))
 
-    def stretch(self, queue: int, event: int) -> slice:
+    def phase(self, queue: int, event: int) -> slice:
         """The rows whose next event is this one (behind the last: len(events)); may be none."""
         marks = self.marks[queue]
         if event < len(marks) and marks[event] == UNMARKED:
@@ -185,8 +199,8 @@ class _Marking:
         """Where it has no such event, by the placeholders that are triggered before."""
         marks = self._of_core(queue)
         rows = np.flatnonzero(queue.placeholder != IDLE)
-        stretch = np.maximum.accumulate(self._triggered[queue.placeholder[rows]])
-        count = np.searchsorted(stretch, np.arange(len(marks)), side="right")
+        phase = np.maximum.accumulate(self._triggered[queue.placeholder[rows]])
+        count = np.searchsorted(phase, np.arange(len(marks)), side="right")
         found = np.where(marks == UNMARKED, np.append(0, rows + 1)[count], marks)
         next_mark = np.where(marks == UNMARKED, len(queue.opcode), marks)
         next_mark = np.minimum.accumulate(next_mark[::-1])[::-1]
@@ -194,14 +208,14 @@ class _Marking:
 
     @functools.cached_property
     def _triggered(self) -> np.ndarray:
-        """The stretch in which each placeholder is triggered; behind all where it never is."""
+        """The phase in which each placeholder is triggered; behind all where it never is."""
         never = len(self._structure.rows) + 1
         found: np.ndarray = np.full(len(self._executable.program.placeholders), never, np.int64)
         for queue in self._executable.queues:
             if isinstance(queue, EngineQueue):
                 rows = np.flatnonzero(queue.table.placeholder != IDLE)
-                stretches = self._structure.phases(queue.engine, rows)
-                found[queue.table.placeholder[rows]] = stretches
+                phases = self._structure.phases(queue.engine, rows)
+                found[queue.table.placeholder[rows]] = phases
         return found
 
     def _by_core(
@@ -229,8 +243,8 @@ class _Marking:
             found = None if jump is None else (jump.block, jump.decision, jump.target)
             if found is None or found != wanted.get(row):
                 yield (
-                    f"{queue_text(queue)}, pc {row}: {self._way(found)}, "
-                    f"the program's control flow has {self._way(wanted.get(row))} there"
+                    f"{queue_text(queue)}, pc {row}: {self._jump_text(found)}, "
+                    f"the program's control flow has {self._jump_text(wanted.get(row))} there"
                 )
         if isinstance(queue, CcQueue):
             yield from _splits(queue)
@@ -251,7 +265,7 @@ class _Marking:
             else:
                 yield decides - 1, (block, Decision.CASE, ends)
 
-    def _way(self, jump: tuple[int, Decision, int] | None) -> str:
+    def _jump_text(self, jump: tuple[int, Decision, int] | None) -> str:
         if jump is None:
             return "no jump"
         block, decision, target = jump
@@ -279,3 +293,110 @@ def _deciding(queue: EngineQueue | CcQueue) -> Sequence[int]:
         opcode = queue.table.opcode
     rows: list[int] = np.flatnonzero(np.isin(opcode, codes)).tolist()
     return rows
+
+
+def events_of(executable: Executable, parts: _Parts) -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """The events of all stages, and why there is no order of them."""
+    faults = _unlike(executable, parts)
+    if faults:
+        return (), faults
+    shared = _shared(executable)
+    paths = [deque(_path(executable, one, shared)) for one in parts]
+    found = _merged(paths)
+    if any(paths):
+        steps = (
+            f"{part.title}{_text(executable, path[0])} is next"
+            for (part, _), path in zip(parts, paths, strict=True)
+            if path
+        )
+        head = "shared collectives and blocks have no order that all programs keep"
+        return (), ("\n  ".join([head, *steps]),)
+    return tuple(event for event in found if event[0] != _COLLECTIVE), ()
+
+
+def own_events(executable: Executable, one: tuple[StagePart, Structure]) -> tuple[Event, ...]:
+    """The control rows of a stage as events."""
+    part, structure = one
+    matched = matched_blocks_of(executable.program)
+    numbers = ((opcode, part.first_block + block) for opcode, block in structure.rows)
+    return tuple((opcode, matched.get(block, block)) for opcode, block in numbers)
+
+
+def _unlike(executable: Executable, parts: _Parts) -> tuple[str, ...]:
+    """Blocks that no one stage has, and matched that are not alike."""
+    blocks = executable.program.blocks
+    found = [
+        part.first_block + block
+        for part, structure in parts
+        for block in range(len(structure.block_rows))
+    ]
+    if sorted(found) != list(range(len(blocks))):
+        return ("the blocks of the stages are not those of the program",)
+    return tuple(
+        f"k{block} stands for k{first}, which is a {blocks[first].kind.value}"
+        for block, first in matched_blocks_of(executable.program).items()
+        if blocks[block].kind is not blocks[first].kind
+    )
+
+
+def _shared(executable: Executable) -> frozenset[int]:
+    """The collectives in which several stages take part."""
+    whole = [frozenset(stage.ranks.tolist()) for stage in executable.stages]
+    return frozenset(
+        number
+        for number, one in enumerate(executable.program.placeholders)
+        if (ranks := participants(one)) and not any(own.issuperset(ranks) for own in whole)
+    )
+
+
+def _path(
+    executable: Executable, one: tuple[StagePart, Structure], shared: Collection[int]
+) -> list[Event]:
+    """What a stage comes to: its control rows, and what it shares where that is triggered."""
+    found: list[Event] = []
+    triggered = _triggered(one, shared) if shared else {}
+    events = own_events(executable, one)
+    for phase in range(len(events) + 1):
+        found += [(_COLLECTIVE, number) for number in sorted(triggered.get(phase, ()))]
+        found += events[phase : phase + 1]
+    return found
+
+
+def _triggered(
+    one: tuple[StagePart, Structure], shared: Collection[int]
+) -> Mapping[int, Sequence[int]]:
+    """By phase, the shared collectives that engines trigger there."""
+    part, structure = one
+    found: dict[int, list[int]] = {}
+    for queue in part.executable.queues:
+        if isinstance(queue, EngineQueue):
+            column = queue.table.placeholder
+            rows = np.flatnonzero((column != IDLE) & np.isin(column, list(shared)))
+            phases = structure.phases(queue.engine, rows).tolist()
+            for phase, number in zip(phases, column[rows].tolist(), strict=True):
+                found.setdefault(phase, []).append(number)
+    return found
+
+
+def _merged(paths: Sequence[deque[Event]]) -> list[Event]:
+    """As far as all paths come; what is left of them is where they do not agree."""
+    owners = Counter(event for path in paths for event in set(path))
+    found: list[Event] = []
+    while any(paths):
+        for path in paths:
+            while path and owners[path[0]] == 1:
+                found.append(path.popleft())
+        heads = Counter(path[0] for path in paths if path)
+        met = next((event for event, count in heads.items() if count == owners[event]), None)
+        if met is None:
+            break
+        found.append(met)
+        for path in paths:
+            if path and path[0] == met:
+                path.popleft()
+    return found
+
+
+def _text(executable: Executable, event: Event) -> str:
+    opcode, number = event
+    return collective(executable, number) if opcode == _COLLECTIVE else f"{opcode} k{number}"

@@ -1,0 +1,223 @@
+"""Who takes part in a collective, and where its buffers lie in their memories.
+
+Proofs of a collective number the ranks that take part, its *members*, from 0; for messages the
+ranks are found again.
+
+A *binding* says where a buffer of the placeholder lies. Mostly buffers lie alike on all ranks.
+Where the programs that take part have them at other addresses, those of the second are counted from
+APART, those of the third from twice that, and so on: then an address says whose layout it belongs
+to, and the layouts of all are proved together.
+"""
+
+import enum
+from collections.abc import Sequence
+from functools import cached_property
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.executable import IDLE, Executable, StreamFacts
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.stages import JointPlaceholder, Stage, participants
+
+APART = 1 << 48
+"""Bytes between layouts: no memory has so many."""
+
+
+@attrs.frozen(eq=False)
+class Members:
+    """The ranks that take part, ascending, by numbers from 0; all other ranks come behind them."""
+
+    count: int
+    order: np.ndarray | None = None  # (ranks,) by number; None: everybody takes part
+
+    @classmethod
+    def of(cls, placeholder: Placeholder, ranks: int) -> "Members":
+        """Those of a collective among so many ranks."""
+        own = participants(placeholder)
+        if own is None or len(own) == ranks:
+            return cls(ranks)
+        others = np.setdiff1d(np.arange(ranks), own)
+        return cls(len(own), np.concatenate((np.array(own, np.int64), others)))
+
+    @property
+    def index(self) -> slice | np.ndarray:
+        """Their ranks: consecutive ones as a slice, which makes views."""
+        if self.order is None:
+            return slice(None)
+        first, last = int(self.order[0]), int(self.order[self.count - 1])
+        is_run = last - first + 1 == self.count
+        return slice(first, last + 1) if is_run else self.order[: self.count]
+
+    @cached_property
+    def _number(self) -> np.ndarray:
+        """By rank the number; IDLE is the last."""
+        assert self.order is not None, "who all are has no numbers of its own"
+        found = np.full(len(self.order) + 1, IDLE)
+        found[self.order] = np.arange(len(self.order))
+        return found
+
+    def numbered(self, ranks: np.ndarray) -> np.ndarray:
+        """Ranks by their numbers; IDLE stays."""
+        return ranks if self.order is None else np.asarray(self._number[ranks])
+
+    def inside(self, ranks: np.ndarray) -> np.ndarray:
+        """Ranks by their numbers, IDLE for those who do not take part."""
+        if self.order is None:
+            return ranks
+        number = self.numbered(ranks)
+        return np.where(number < self.count, number, IDLE)
+
+    def rank(self, number: int) -> int:
+        """The rank of a number."""
+        if self.order is None or not 0 <= number < len(self.order):
+            return number
+        return int(self.order[number])
+
+    def placeholder(self, placeholder: Placeholder) -> Placeholder:
+        """A collective with the numbers of its members for their ranks."""
+        if isinstance(placeholder, JointPlaceholder):
+            placeholder = attrs.evolve(placeholder, ranks=())
+        if self.order is None:
+            return placeholder
+        number = self._number.tolist()
+        groups = tuple(tuple(number[rank] for rank in group) for group in placeholder.groups)
+        pairs = tuple((number[source], number[target]) for source, target in placeholder.pairs)
+        return attrs.evolve(placeholder, groups=groups, pairs=pairs)
+
+
+class Role(enum.Enum):
+    """What a buffer is to a placeholder."""
+
+    OPERAND = "operand"
+    RESULT = "result"
+    CHANNEL = "channel buffer"
+
+
+@attrs.frozen
+class Binding:
+    """A buffer of the placeholder, at the same address on every rank that has it."""
+
+    role: Role
+    index: int  # which operand or result
+    start: int
+    size_bytes: int
+    members: tuple[int, ...] | None = None  # whose, by number; None: everybody's
+
+    @property
+    def end(self) -> int:
+        """First address behind it."""
+        return self.start + self.size_bytes
+
+    @property
+    def rows(self) -> slice | list[int]:
+        """Whose, as an index."""
+        return slice(None) if self.members is None else list(self.members)
+
+
+def bindings_of(
+    executable: Executable, number: int, facts: StreamFacts, members: Members
+) -> tuple[Binding, ...]:
+    """Operands, results and channel buffer, one layout after the other."""
+    layouts: dict[tuple[Binding, ...], list[int]] = {}
+    for stage in executable.stages:
+        own = members.inside(stage.ranks)
+        if (own != IDLE).any():
+            layouts.setdefault(_layout(stage, number, facts), []).extend(own.tolist())
+    if len(layouts) == 1:
+        return next(iter(layouts))
+    return tuple(
+        attrs.evolve(binding, start=binding.start + place * APART, members=tuple(sorted(who)))
+        for place, (bindings, who) in enumerate(layouts.items())
+        for binding in bindings
+    )
+
+
+def _layout(stage: Stage, number: int, facts: StreamFacts) -> tuple[Binding, ...]:
+    program, placeholder = stage.program, stage.program.placeholders[number]
+    found = [
+        Binding(role, index, program.address(tensor), program.tensors[tensor].size_bytes)
+        for role, tensors in (
+            (Role.OPERAND, placeholder.operands),
+            (Role.RESULT, placeholder.results),
+        )
+        for index, tensor in enumerate(tensors)
+    ]
+    found.append(Binding(Role.CHANNEL, 0, facts.scratch_address, facts.scratch_bytes))
+    return tuple(found)
+
+
+def shifts_of(bindings: Sequence[Binding], members: Members) -> np.ndarray | None:
+    """By number, what its addresses are counted from; None: all from 0."""
+    if all(binding.members is None for binding in bindings):
+        return None
+    found: np.ndarray = np.zeros(
+        members.count if members.order is None else len(members.order), np.int64
+    )
+    for binding in bindings:
+        found[binding.rows] = binding.start // APART * APART
+    return found
+
+
+def shifted(addresses: np.ndarray, owner: np.ndarray, shifts: np.ndarray | None) -> np.ndarray:
+    """Addresses in the layouts of whose memory they are in; IDLE stays."""
+    if shifts is None:
+        return addresses
+    return np.where(addresses == IDLE, IDLE, addresses + shifts[owner])
+
+
+def own_address(address: int) -> int:
+    """Where an address of any layout lies in the memory of its rank."""
+    return address % APART if address > 0 else address
+
+
+def binding_of(bindings: Sequence[Binding], role: Role, index: int, member: int) -> Binding:
+    """Where a member has an operand or result."""
+    return next(
+        binding
+        for binding in bindings
+        if binding.role is role
+        and binding.index == index
+        and (binding.members is None or member in binding.members)
+    )
+
+
+def extents_of(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
+    """Where bindings begin and end, overlapping ones together, ascending."""
+    found: list[tuple[int, int]] = []
+    for binding in sorted(bindings, key=lambda binding: binding.start):
+        if found and binding.start < found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], binding.end)
+        else:
+            found.append((binding.start, binding.end))
+    return found
+
+
+@attrs.frozen(eq=False)
+class Form:
+    """Where the bindings lie, overlapping ones together, and where a form of its own has them."""
+
+    start: np.ndarray  # (extents,) ascending
+    end: np.ndarray
+    shift: np.ndarray  # (extents + 1,): added to addresses in it; the last to all others
+
+    @classmethod
+    def of(cls, bindings: Sequence[Binding]) -> "Form":
+        """The form of a placeholder with these bindings."""
+        start, end = np.array(extents_of(bindings), np.int64).T
+        named = [
+            int(np.searchsorted(start, binding.start, side="right")) - 1 for binding in bindings
+        ]
+        at, shift = 0, np.zeros(len(start) + 1, np.int64)
+        for extent in dict.fromkeys(named):  # in the order of the bindings, not of the addresses
+            shift[extent] = at - start[extent]
+            at += int(end[extent] - start[extent])
+        shift[-1] = 1 << 62
+        return cls(start, end, shift)
+
+    def formed(self, addresses: np.ndarray) -> np.ndarray:
+        """Addresses as if the bindings lay one behind the other from 0."""
+        extent = np.searchsorted(self.start, addresses, side="right") - 1
+        outside = (extent < 0) | (addresses >= self.end[extent])
+        moved = addresses + self.shift[np.where(outside, len(self.start), extent)]
+        return np.where(addresses == IDLE, IDLE, moved)

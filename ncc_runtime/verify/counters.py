@@ -1,0 +1,801 @@
+"""The rule of growing counters, and what follows from it: every wait names one increment.
+
+Semaphores only grow. Where all increments of a semaphore are made by one queue of one rank, or by
+queues of one rank that take turns, they come in the same order in every run, so a wait for value v
+is over when increment v is made: by one row, that can be named beforehand. `Edges` names it for
+every wait of every queue, and all proofs about order read that.
+
+Control flow changes counts but not this. A loop makes the increments of its rows once more each
+time, and a branch that is not taken leaves some out. So values are written as if every block ran
+once, and a jump adds to all later values what the rows that it repeats or skips increment. Then a
+wait means the same row in every iteration, if it is made before the next control row. That, and
+that jumps add the right numbers, is proved here, too.
+
+A counter is numbered `semaphore * ranks + rank`.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.lowering.executable import (
+    IDLE,
+    CcQueue,
+    Decision,
+    DmaQueue,
+    Executable,
+    Jump,
+    Post,
+    Queue,
+    is_run_by,
+)
+from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
+from ncc_runtime.neff.program import BlockKind
+from ncc_runtime.verify.flow import Flow, flow_of
+from ncc_runtime.verify.order import NEVER, NOBODY, Target, grouped
+from ncc_runtime.verify.places import place_of
+from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.stage_parts import parts_of
+
+SHOWN = 8
+"""Breaches of one kind that are told in full; the rest are counted."""
+
+LARGEST_COUNT = 2**31 - 1
+"""What a semaphore holds at most. Source: neuron-driver, semaphores are signed 32-bit."""
+
+BLOCK_CELLS = 1 << 19
+"""Cells that are looked at together: temporary arrays stay small."""
+
+
+# ---- what rows increment
+
+
+@attrs.frozen(eq=False)
+class Cells:
+    """Single increments: of which kind of row, by which rank, of which counter; (c,) int64 each."""
+
+    kind: np.ndarray
+    source: np.ndarray
+    counter: np.ndarray
+
+
+@attrs.frozen(eq=False)
+class Increments:
+    """The increments of one queue. Rows are of one kind if they increment alike on every rank."""
+
+    kind: np.ndarray  # (n,) int64
+    first: np.ndarray  # (kinds,) int64, a row of each kind
+    posts: tuple[Post, ...]
+    ranks: int
+    semaphores: int
+    runs: np.ndarray | None = None  # (ranks,) bool, who runs the queue; None: everybody
+
+    @classmethod
+    def of(cls, queue: Queue, ranks: int, semaphores: int) -> "Increments":
+        """Compares rows, not cells, wherever a column says that its cells are alike."""
+        code: np.ndarray = np.zeros(len(queue.sync.wait_sem), np.int64)
+        for post in queue.sync.posts:
+            for column in (post.rank, post.sem):
+                alike = kinds_of_rows(column)
+                code = code * (int(alike.max(initial=0)) + 1) + alike
+                code = np.unique(code, return_inverse=True)[1]
+        _, first, kind = np.unique(code, return_index=True, return_inverse=True)
+        runs = None if queue.ranks is None else np.isin(np.arange(ranks), queue.ranks)
+        return cls(kind, first, queue.sync.posts, ranks, semaphores, runs)
+
+    def cells(self, kinds: np.ndarray) -> Iterator[Cells]:
+        """The increments of one row of each of these kinds, some kinds at a time."""
+        step = max(1, BLOCK_CELLS // max(1, self.ranks * len(self.posts)))
+        for at in range(0, len(kinds), step):
+            some = kinds[at : at + step]
+            parts = [np.zeros((3, 0), np.int64)]
+            for post in self.posts:
+                rank, sem = post.rank[self.first[some]], post.sem[self.first[some]]
+                inside = (rank >= 0) & (rank < self.ranks) & (sem >= 0) & (sem < self.semaphores)
+                if self.runs is not None:
+                    inside &= self.runs
+                place, source = np.nonzero(inside)
+                counter = sem[place, source].astype(np.int64) * self.ranks + rank[place, source]
+                parts.append(np.stack((some[place], source, counter)))
+            yield Cells(*np.concatenate(parts, axis=1))
+
+    def add(self, total: np.ndarray, rows: slice) -> None:
+        """Add what these rows increment, each once, to `total`, by counter."""
+        kinds, counts = np.unique(self.kind[rows], return_counts=True)
+        times: np.ndarray = np.zeros(len(self.first), total.dtype)
+        times[kinds] = counts
+        for cells in self.cells(kinds):
+            np.add.at(total, cells.counter, times[cells.kind])
+
+
+def kinds_of_rows(column: np.ndarray) -> np.ndarray:
+    """A number for each row of a column (n, ranks), the same for equal rows; from 0."""
+    if column.strides[0] == 0 or not column.size:
+        return np.zeros(len(column), np.int64)
+    narrow = narrowed(column)
+    if narrow.shape[1] == 1:
+        return np.unique(narrow[:, 0], return_inverse=True)[1]
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in narrow], np.int64)
+
+
+def narrowed(column: np.ndarray) -> np.ndarray:
+    """A column (n, ranks, …) as (n, 1, …) where it is a view of that."""
+    return column[:, :1] if column.ndim > 1 and column.strides[1] == 0 else column
+
+
+# ---- which increment is which
+
+
+@attrs.frozen
+class Increment:
+    """A row that increments a counter of several queues, on the rank of the counter's owner."""
+
+    queue: int
+    row: int
+    source: int
+
+
+class Edges:
+    """For every wait of every queue the increment that it names (`order.Edges`).
+
+    By counter, the rows that increment it are a list in their order; counters that are incremented
+    by the same rows of a queue, mostly those of one semaphore on all ranks, share it. Counters that
+    several queues increment stand in `several`, in the order of their turns if they take turns;
+    those that do not also in `unordered`, with two increments that may come in either order.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        ranks, size = executable.ranks, executable.ranks * executable.semaphore_count
+        self.executable = executable
+        self._ranks, self._semaphores = ranks, executable.semaphore_count
+        self.increments = tuple(
+            Increments.of(queue, ranks, executable.semaphore_count) for queue in executable.queues
+        )
+        self.queue: np.ndarray = np.full(size, NOBODY, np.int32)  # by counter, that increments it
+        self.source: np.ndarray = np.full(size, NOBODY, np.int32)  # and on which rank
+        self.count: np.ndarray = np.zeros(size, np.int64)  # increments, each row once
+        self.start: np.ndarray = np.full(size, NOBODY, np.int64)  # where its list begins in `row`
+        self.several: dict[int, list[Increment]] = {}
+        self.unordered: dict[int, tuple[Increment, Increment] | None] = {}
+        lists = [np.zeros(0, np.int32)]
+        shared: np.ndarray = np.zeros(size, bool)
+        listed = 0
+        for number, one in enumerate(self.increments):
+            of_queue = _Lists.of(one)
+            counters = of_queue.counters
+            shared[counters[self.queue[counters] != NOBODY]] = True
+            shared[counters[of_queue.has_several_sources]] = True
+            self.queue[counters], self.source[counters] = number, of_queue.source
+            self.count[counters] += of_queue.count
+            self.start[counters] = of_queue.start + listed
+            lists.append(of_queue.rows)
+            listed += len(of_queue.rows)
+        self.row = np.concatenate(lists)
+        self.shared = np.flatnonzero(shared)
+        if len(self.shared):
+            self._note_several()
+            self.unordered = _put_in_turn(self)
+        self._targets: dict[int, Sequence[Sequence[Target]]] = {}
+
+    def _note_several(self) -> None:
+        """List the increments of counters that several queues make, queue by queue."""
+        self.several = {counter: [] for counter in self.shared.tolist()}
+        is_shared = np.zeros(len(self.count), bool)
+        is_shared[self.shared] = True
+        for number, one in enumerate(self.increments):
+            rows_of = _rows_of_kinds(one.kind)
+            for cells in one.cells(np.arange(len(one.first))):
+                here = np.flatnonzero(is_shared[cells.counter])
+                columns = (cells.kind[here], cells.source[here], cells.counter[here])
+                for kind, source, counter in zip(*(c.tolist() for c in columns), strict=True):
+                    self.several[counter] += [
+                        Increment(number, row, source) for row in rows_of[kind].tolist()
+                    ]
+        for made in self.several.values():
+            made.sort(key=lambda one: (one.queue, one.source, one.row))
+
+    def targets(self, queue: int) -> Sequence[Sequence[Target]]:
+        """By row of a queue, what it waits for."""
+        if queue not in self._targets:
+            found = grouped(*self.awaited(queue, slice(None)))
+            for counter in self.several:
+                self._add_several(queue, counter, found)
+            self._targets[queue] = found
+        return self._targets[queue]
+
+    def posters(self, queue: int, row: int) -> np.ndarray:
+        """(ranks,) whose increment each rank waits for in a row; anything for those who do not."""
+        sem = narrowed(self.executable.queues[queue].sync.wait_sem)[row]
+        by_sem = self.source.reshape(-1, self._ranks)
+        if len(sem) == 1:
+            return by_sem[sem[0]]
+        return np.asarray(by_sem[sem, np.arange(self._ranks)])
+
+    def awaited(self, queue: int, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+        """(queue, row) that some rows wait for on every rank, (n, ranks or 1) each.
+
+        The queue is NOBODY where a rank does not wait, or for increments of several queues; the row
+        is NEVER where there are too few.
+        """
+        sync, runners = self.executable.queues[queue].sync, self.executable.queues[queue].ranks
+        sem, value = narrowed(sync.wait_sem[rows]), narrowed(sync.wait_value[rows])
+        ranks = np.arange(self._ranks)
+        if sem.shape[1] == value.shape[1] == 1 and self._are_uniform(sem[:, 0], runners):
+            ranks = ranks[:1] if runners is None else runners[:1]
+        idle = np.zeros(len(ranks), bool) if runners is None else ~np.isin(ranks, runners)
+        shape = len(sem), len(ranks)
+        owner, row = np.full(shape, NOBODY, np.int32), np.full(shape, NEVER, np.int32)
+        step = max(1, BLOCK_CELLS // len(ranks))
+        for at in range(0, len(sem), step):
+            some = slice(at, at + step)
+            owner[some], row[some] = self._resolved(queue, sem[some], value[some], ranks)
+        owner[:, idle] = NOBODY
+        return owner, row
+
+    def _resolved(
+        self, queue: int, sem: np.ndarray, value: np.ndarray, ranks: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same for waits, (n, ranks or 1), of some ranks that all run the queue."""
+        exists = (sem >= 0) & (sem < self._semaphores)
+        counter = np.where(exists, sem, 0).astype(np.int64) * self._ranks + ranks
+        several = np.isin(counter, self.shared) if len(self.shared) else np.False_
+        enough = exists & ~several & (value > 0) & (value <= self.count[counter])
+        place = np.where(enough, self.start[counter] + value - 1, 0)
+        row = np.where(enough, self.row[place] if len(self.row) else 0, NEVER)
+        owner = np.where(enough, self.queue[counter], queue)
+        return np.where((sem != IDLE) & (value > 0) & ~several, owner, NOBODY), row
+
+    def _are_uniform(self, sems: np.ndarray, runners: np.ndarray | None) -> bool:
+        """Whether the same rows increment each of these semaphores on all who run a queue."""
+        sems = np.unique(sems[(sems >= 0) & (sems < self._semaphores)])
+        start = self.start.reshape(-1, self._ranks)[sems]
+        start = start if runners is None else start[:, runners]
+        is_one = bool((start == start[:, :1]).all())
+        return is_one and not np.isin(self.shared // self._ranks, sems).any()
+
+    def _add_several(self, queue: int, counter: int, found: list[Sequence[Target]]) -> None:
+        """Targets of waits for a counter that several queues increment."""
+        sem, rank = divmod(counter, self._ranks)
+        if not is_run_by(self.executable.queues[queue], rank):
+            return
+        sync = self.executable.queues[queue].sync
+        sems, values = narrowed(sync.wait_sem), narrowed(sync.wait_value)
+        values = values[:, min(rank, values.shape[1] - 1)]
+        at = np.flatnonzero((sems[:, min(rank, sems.shape[1] - 1)] == sem) & (values > 0))
+        made, who = self.several[counter], np.array([rank])
+        for row, value in zip(at.tolist(), values[at].tolist(), strict=True):
+            if value > len(made):
+                named = [Target(queue, NEVER, who, who)]
+            elif value == len(made):  # all of them, whatever their order is
+                last = {(one.queue, one.source): one for one in made}.values()
+                named = [Target(one.queue, one.row, who, np.array([one.source])) for one in last]
+            else:
+                one = made[value - 1]
+                named = [Target(one.queue, one.row, who, np.array([one.source]))]
+            found[row] = (*found[row], *named)
+
+    def made_by(self, sem: int, rank: int, reached: Mapping[int, np.ndarray]) -> int:
+        """How often a counter is incremented by rows that are reached, (ranks,) by queue."""
+        counter = sem * self._ranks + rank
+        if counter in self.several:
+            return sum(one.row < reached[one.queue][one.source] for one in self.several[counter])
+        if self.queue[counter] == NOBODY:
+            return 0
+        rows = self.row[self.start[counter] : self.start[counter] + self.count[counter]]
+        limit = reached[int(self.queue[counter])][self.source[counter]]
+        return int(np.count_nonzero(rows < limit))
+
+    def increment(self, sem: int, rank: int, number: int) -> Increment | None:
+        """Increment `number` of a counter, from 1; None if there are fewer."""
+        counter = sem * self._ranks + rank
+        if not 1 <= number <= self.count[counter]:
+            return None
+        if counter in self.several:
+            return self.several[counter][number - 1]
+        row = int(self.row[self.start[counter] + number - 1])
+        return Increment(int(self.queue[counter]), row, int(self.source[counter]))
+
+    def number_of(self, sem: int, rank: int, made: Increment) -> int:
+        """Which increment of a counter a row makes, from 1."""
+        counter = sem * self._ranks + rank
+        if counter in self.several:
+            return self.several[counter].index(made) + 1
+        rows = self.row[self.start[counter] : self.start[counter] + self.count[counter]]
+        return int(np.searchsorted(rows, made.row)) + 1
+
+
+@attrs.frozen(eq=False)
+class _Lists:
+    """Which rows of one queue increment which counters."""
+
+    counters: np.ndarray  # (c,) that it increments
+    source: np.ndarray  # (c,) on which rank
+    has_several_sources: np.ndarray  # (c,) bool
+    start: np.ndarray  # (c,) where the list of each begins in `rows`
+    count: np.ndarray  # (c,)
+    rows: np.ndarray  # int32
+
+    @classmethod
+    def of(cls, one: Increments) -> "_Lists":
+        parts = list(one.cells(np.arange(len(one.first))))
+        kind, source, counter = (
+            np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
+            for name in ("kind", "source", "counter")
+        )
+        order = np.lexsort((kind, counter))
+        kind, source, counter = kind[order], source[order], counter[order]
+        counters, begin, lengths = np.unique(counter, return_index=True, return_counts=True)
+        differs = source != np.repeat(source[begin], lengths)
+        several: np.ndarray = np.zeros(len(counters), bool)
+        several[np.repeat(np.arange(len(counters)), lengths)[differs]] = True
+        label = _labels(kind, begin, lengths)
+        _, examples = np.unique(label, return_index=True)
+        rows_of = _rows_of_kinds(one.kind)
+        lists = [
+            np.sort(np.concatenate([rows_of[k] for k in kind[at : at + length].tolist()]))
+            for at, length in zip(begin[examples].tolist(), lengths[examples].tolist(), strict=True)
+        ]
+        sizes = np.array([len(rows) for rows in lists], np.int64)
+        starts = np.cumsum(sizes) - sizes
+        rows = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int32)
+        return cls(counters, source[begin], several, starts[label], sizes[label], rows)
+
+
+def _labels(kind: np.ndarray, begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """A number for each of several sequences of kinds, the same for equal ones; from 0, dense."""
+    label = np.unique(lengths, return_inverse=True)[1]
+    for place in range(int(lengths.max(initial=0))):
+        at = np.flatnonzero(lengths > place)
+        more = label.copy() * (int(kind.max(initial=0)) + 2)
+        more[at] += kind[begin[at] + place] + 1
+        label = np.unique(more, return_inverse=True)[1]
+    return label
+
+
+def _rows_of_kinds(kind: np.ndarray) -> Sequence[np.ndarray]:
+    """The rows of each kind, ascending."""
+    order = np.argsort(kind, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
+
+
+# ---- queues of a rank that take turns
+
+_Clock = tuple[int, ...]
+"""By queue, how many of its rows are known to be complete."""
+
+
+@attrs.frozen
+class _Event:
+    """A row that waits for or increments what the queues of one rank tell one another."""
+
+    row: int
+    wait_sem: int
+    wait_value: int
+    posts: tuple[int, ...]  # semaphores
+
+
+@attrs.frozen
+class _Made:
+    """One increment, in a run of a rank's own queues."""
+
+    queue: int
+    row: int
+    known: _Clock  # when it could be made
+    behind: _Clock  # known to who sees it
+
+
+def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
+    """Sort what stands in `several` by turns; two increments in no order of counters without.
+
+    Queues of one rank take turns at a counter if each increment is known to be made before the next
+    can be: then value n names one of them. What is known comes from a run of the rank's own queues
+    on what they tell one another. Waits for DMA rings and other ranks could only teach more and are
+    passed over. With control flow what is known depends on the way; there nobody takes turns.
+    """
+    executable = edges.executable
+    repeats: dict[int, bool] = {}
+    for part in parts_of(executable):
+        repeats |= dict.fromkeys(part.ranks.tolist(), len(part.executable.program.blocks) > 0)
+    unordered: dict[int, tuple[Increment, Increment] | None] = {}
+    by_rank: dict[int, list[int]] = {}
+    for counter, made in edges.several.items():
+        rank = counter % executable.ranks
+        is_own = all(
+            one.source == rank and not isinstance(executable.queues[one.queue], DmaQueue)
+            for one in made
+        )
+        if is_own and not repeats[rank]:
+            by_rank.setdefault(rank, []).append(counter // executable.ranks)
+        else:
+            unordered[counter] = None
+    runs: dict[object, Mapping[int, Sequence[_Made]]] = {}  # of ranks that are alike
+    for rank, sems in by_rank.items():
+        events = _events(edges, rank)
+        if events not in runs:
+            runs[events] = _run_of_rank(events)
+        for sem in sems:
+            run, counter = runs[events].get(sem, ()), sem * executable.ranks + rank
+            in_turn = [Increment(one.queue, one.row, rank) for one in run]
+            if len(in_turn) == len(edges.several[counter]):
+                edges.several[counter] = in_turn
+            for place, (one, other) in enumerate(itertools.pairwise(run)):
+                if one.queue != other.queue and other.known[one.queue] <= one.row:
+                    unordered[counter] = in_turn[place], in_turn[place + 1]
+                    break
+    return unordered
+
+
+def _events(edges: Edges, rank: int) -> tuple[tuple[_Event, ...], ...]:
+    """The events of each queue of a rank; none of DMA rings."""
+    executable, ranks = edges.executable, edges.executable.ranks
+    is_ring = np.array([isinstance(queue, DmaQueue) for queue in executable.queues])
+    queue, source = (column[rank::ranks] for column in (edges.queue, edges.source))
+    is_local = (queue != NOBODY) & ~is_ring[queue] & (source == rank)
+    for counter, made in edges.several.items():
+        if counter % ranks == rank:
+            is_local[counter // ranks] = all(
+                one.source == rank and not is_ring[one.queue] for one in made
+            )
+    found: list[tuple[_Event, ...]] = []
+    for queue_, one in zip(executable.queues, edges.increments, strict=True):
+        if isinstance(queue_, DmaQueue) or not is_run_by(queue_, rank):
+            found.append(())
+            continue
+        sem, value = (
+            column[:, min(rank, column.shape[1] - 1)]
+            for column in (queue_.sync.wait_sem, queue_.sync.wait_value)
+        )
+        waits = (sem != IDLE) & is_local[sem]
+        posts: dict[int, tuple[int, ...]] = {}
+        for cells in one.cells(np.arange(len(one.first))):
+            own = (cells.source == rank) & (cells.counter % ranks == rank)
+            for kind, at in zip(
+                *(c[own].tolist() for c in (cells.kind, cells.counter)), strict=True
+            ):
+                if is_local[at // ranks]:
+                    posts[kind] = (*posts.get(kind, ()), at // ranks)
+        found.append(
+            tuple(
+                _Event(
+                    row,
+                    int(sem[row]) if waits[row] else IDLE,
+                    int(value[row]),
+                    posts.get(int(one.kind[row]), ()),
+                )
+                for row in np.flatnonzero(waits | np.isin(one.kind, list(posts))).tolist()
+            )
+        )
+    return tuple(found)
+
+
+def _run_of_rank(queues: Sequence[Sequence[_Event]]) -> Mapping[int, Sequence[_Made]]:
+    """What is incremented, by semaphore, in the order of one run of these queues."""
+    made: dict[int, list[_Made]] = {}
+    clocks: list[_Clock] = [(0,) * len(queues) for _ in queues]
+    at = [0] * len(queues)
+    moved = True
+    while moved:
+        moved = False
+        for queue, events in enumerate(queues):
+            while at[queue] < len(events):
+                event, known = events[at[queue]], clocks[queue]
+                if event.wait_sem != IDLE and event.wait_value > 0:
+                    awaited = made.get(event.wait_sem, [])
+                    if len(awaited) < event.wait_value:
+                        break
+                    known = tuple(map(max, known, awaited[event.wait_value - 1].behind))
+                clocks[queue] = (*known[:queue], event.row + 1, *known[queue + 1 :])
+                for sem in event.posts:
+                    made.setdefault(sem, []).append(_Made(queue, event.row, known, clocks[queue]))
+                at[queue] += 1
+                moved = True
+    return made
+
+
+# ---- the proof
+
+
+def prove_counters(executable: Executable, edges: Edges | None = None) -> Proof:
+    """Checks every queue of every rank; `edges` are those of the executable, if at hand."""
+    checking = _Checking(executable, edges or Edges(executable))
+    kinds = (
+        checking.unowned(),
+        checking.flow_breaches,
+        checking.unreached(),
+        checking.wrong_shifts(),
+        checking.diverging(),
+        checking.too_large(),
+    )
+    breaches = tuple(breach for kind in kinds for breach in _shown(kind))
+    return Proof("counters", checking.size(), breaches=breaches)
+
+
+def _shown(breaches: Sequence[str] | Iterator[str]) -> Iterator[str]:
+    found = iter(breaches)
+    yield from itertools.islice(found, SHOWN)
+    if more := sum(1 for _ in found):
+        yield f"… and {more} more like the last"
+
+
+class _Checking:
+    """One executable."""
+
+    def __init__(self, executable: Executable, edges: Edges) -> None:
+        self._executable, self._edges = executable, edges
+        self._ranks = executable.ranks
+        self._shape = executable.semaphore_count, executable.ranks
+        self._flow, self.flow_breaches = flow_of(executable)
+
+    def size(self) -> str:
+        """How much was looked at."""
+        count = self._edges.count
+        return f"{np.count_nonzero(count)} semaphores, {count.sum()} increments"
+
+    def _name(self, rank: int, sem: int) -> str:
+        return self._executable.semaphore_names(rank).get(sem, f"s{sem}")
+
+    def _place(self, queue: int, row: int, rank: int) -> str:
+        return place_of(self._executable, queue, row, rank)
+
+    def unowned(self) -> Iterator[str]:
+        """Counters of several queues whose increments come in no one order."""
+        told: set[object] = set()
+        for counter, pair in self._edges.unordered.items():
+            if self._all_are_awaited(counter):
+                continue
+            sem, rank = divmod(counter, self._ranks)
+            name, made = self._name(rank, sem), self._edges.several[counter]
+            if pair is not None:
+                one, other = pair
+                key = sem, one.queue, one.row, other.queue, other.row
+                if key not in told:  # ranks are alike
+                    told.add(key)
+                    yield (
+                        f"{self._place(other.queue, other.row, rank)}: increments {name} without "
+                        f"waiting for increment {made.index(one) + 1} of it\n  "
+                        f"{self._place(one.queue, one.row, rank)} makes that"
+                    )
+                continue
+            firsts: dict[tuple[int, int], Increment] = {}
+            for one in made:
+                firsts.setdefault((one.queue, one.source), one)
+            if self._executable.program.blocks and self._is_own(made, rank):
+                yield f"rank {rank}: several queues increment {name}, and there is control flow"
+                continue
+            lines = [
+                f"rank {rank}: {len(firsts)} queues increment {name}, in no order that is known",
+                *(f"  {self._place(one.queue, one.row, one.source)}" for one in firsts.values()),
+            ]
+            yield "\n".join(lines[:5])
+
+    def _is_own(self, made: Sequence[Increment], rank: int) -> bool:
+        queues = self._executable.queues
+        return all(
+            one.source == rank and not isinstance(queues[one.queue], DmaQueue) for one in made
+        )
+
+    def _all_are_awaited(self, counter: int) -> bool:
+        """Whether every wait asks for all of its increments, which are made once."""
+        sem, rank = divmod(counter, self._ranks)
+        waited = False
+        for queue in self._executable.queues:
+            if is_run_by(queue, rank):
+                column, value = narrowed(queue.sync.wait_sem), narrowed(queue.sync.wait_value)
+                rows = column[:, min(rank, column.shape[1] - 1)] == sem
+                waited = waited or bool(rows.any())
+                if (value[rows, min(rank, value.shape[1] - 1)] < self._edges.count[counter]).any():
+                    return False
+        return not waited or not self._executable.program.blocks
+
+    def unreached(self) -> Iterator[str]:
+        """Waits for increments that are never made, or not before the next control row."""
+        flow, queues = self._flow, self._executable.queues
+        if flow is None:
+            return
+        for event in range(len(flow.events) + 1):
+            limits = np.array([flow.limit(number, event) for number in range(len(queues))])
+            if event == len(flow.events):
+                limits = np.full_like(limits, NEVER)
+            for number, queue in enumerate(queues):
+                if not isinstance(queue, DmaQueue):
+                    yield from self._unreached_in(number, flow.phase(number, event), limits)
+
+    def _unreached_in(self, number: int, rows: slice, limits: np.ndarray) -> Iterator[str]:
+        if rows.start == rows.stop:
+            return
+        for at in range(rows.start, rows.stop):
+            for target in self._edges.targets(number)[at]:
+                if target.row >= limits[target.queue]:
+                    yield from self._unreached_text(number, at, target, limits)
+
+    def _unreached_text(
+        self, number: int, row: int, target: Target, limits: np.ndarray
+    ) -> Iterator[str]:
+        queue = self._executable.queues[number]
+        ranks = queue.ranks if target.ranks is None else target.ranks
+        for rank in (np.arange(self._ranks) if ranks is None else ranks).tolist():
+            sem, value = (
+                int(column[row, min(rank, column.shape[1] - 1)])
+                for column in (queue.sync.wait_sem, queue.sync.wait_value)
+            )
+            name, total = self._name(rank, sem), int(self._edges.count[sem * self._ranks + rank])
+            text = f"{self._place(number, row, rank)}: waits for {name} >= {value}, "
+            if target.row == NEVER:
+                yield f"{text}which is incremented {total} times in all"
+            else:
+                reached = {at: np.full(self._ranks, limit) for at, limit in enumerate(limits)}
+                made = self._edges.made_by(sem, rank, reached)
+                yield f"{text}which is incremented {made} times before the next control row"
+
+    # ---- jumps: each shifts waited values by what the rows that it repeats or skips increment
+
+    def wrong_shifts(self) -> Iterator[str]:
+        """Jumps that shift waited values by too much or too little.
+
+        Values count as if every block ran once, so inner blocks count once, too. A shift matters
+        for the counters that its queue waits for; of others it may say anything.
+        """
+        flow = self._flow
+        if flow is None or not flow.events:
+            return
+        queues = self._executable.queues
+        waits = {n: self._awaited(q) for n, q in enumerate(queues) if not isinstance(q, DmaQueue)}
+        for block, description in enumerate(self._executable.program.blocks):
+            if block in flow.matched:
+                continue  # looked at with its first
+            is_loop = description.kind is BlockKind.LOOP
+            repeated = self._made(flow, block, LOOP if is_loop else CASE)
+            skipped = self._made(flow, block, TEST if is_loop else CASE)
+            for number, mask in waits.items():
+                if not flow.follows(number, block):
+                    for sem, rank in np.argwhere(mask & (repeated != 0))[:1].tolist():
+                        yield (
+                            f"rank {rank}, queue {queues[number].name}: waits for "
+                            f"{self._name(rank, sem)}, which grows in k{block}; the queue does not "
+                            f"follow k{block}"
+                        )
+                    continue
+                for row, jump in self._jumps(flow, number, block):
+                    repeats = jump.decision is Decision.ALWAYS
+                    due = np.where(mask, repeated if repeats else -skipped, 0)
+                    yield from self._wrong_shift(number, row, jump, due, mask)
+
+    def _awaited(self, queue: Queue) -> np.ndarray:
+        """The counters that a queue waits for anywhere, (semaphores, ranks) bool."""
+        found: np.ndarray = np.zeros(self._shape, bool)
+        column = narrowed(queue.sync.wait_sem)
+        runs = np.ones(self._ranks, bool) if queue.ranks is None else np.zeros(self._ranks, bool)
+        if queue.ranks is not None:
+            runs[queue.ranks] = True
+        row, rank = np.nonzero((column >= 0) & (column < self._shape[0]))
+        if column.shape[1] == 1:
+            found[np.unique(column[row, 0])] = runs
+        else:
+            found[column[row, rank], rank] = True
+            found &= runs
+        return found
+
+    def _made(self, flow: Flow, block: int, opens: str) -> np.ndarray:
+        """Increments of all queues behind an event of a block, up to its end, by counter."""
+        first, last = flow.place(opens, block), flow.place(END, block)
+        total: np.ndarray = np.zeros(len(self._edges.count), np.int64)
+        for number, one in enumerate(self._edges.increments):
+            if flow.follows(number, block):
+                one.add(total, flow.between(number, first, last))
+        return total.reshape(self._shape)
+
+    def _jumps(self, flow: Flow, number: int, block: int) -> Iterator[tuple[int, Jump]]:
+        """The jumps of a block in a queue."""
+        queue = self._executable.queues[number]
+        if not isinstance(queue, DmaQueue):
+            for row, jump in queue.jumps.items():
+                if flow.matched.get(jump.block, jump.block) == block:
+                    yield row, jump
+
+    def _wrong_shift(
+        self, number: int, row: int, jump: Jump, due: np.ndarray, mask: np.ndarray
+    ) -> Iterator[str]:
+        """The first counter of a jump that is shifted by something else."""
+        stated: np.ndarray = np.zeros(self._shape, np.int64)
+        width = min(self._shape[0], jump.shift.shape[1])
+        stated[:width] = jump.shift[:, :width].T
+        for sem, rank in np.argwhere(mask & (stated != due))[:1].tolist():
+            what = "repeats" if jump.decision is Decision.ALWAYS else "skips"
+            yield (
+                f"{self._place(number, row, rank)}: shifts waits for {self._name(rank, sem)} by "
+                f"{stated[sem, rank]}, the rows that it {what} increment it "
+                f"{abs(due[sem, rank])} times"
+            )
+
+    # ---- divergence: ranks may decide differently on a block
+
+    def diverging(self) -> Iterator[str]:
+        """Increments in blocks that ranks wait for which may decide otherwise; one of each queue.
+
+        The predicate of a block is the same on the ranks of a group of a collective in it, and need
+        not be on others. A rank that waits for what grows in a block counts by its own decisions,
+        so whoever makes the increment must decide alike: collectives of the block tie the two,
+        perhaps by way of others.
+        """
+        flow, queues = self._flow, self._executable.queues
+        if flow is None or not flow.events:
+            return
+        waits: np.ndarray = np.zeros(self._shape, bool)
+        for queue in queues:
+            if not isinstance(queue, DmaQueue):
+                waits |= self._awaited(queue)
+        awaited = waits.ravel()
+        for block, description in enumerate(self._executable.program.blocks):
+            if block in flow.matched:
+                continue  # looked at with its first
+            opens = LOOP if description.kind is BlockKind.LOOP else CASE
+            first, last = flow.place(opens, block), flow.place(END, block)
+            spans = {
+                number: flow.between(number, first, last)
+                for number in range(len(queues))
+                if flow.follows(number, block)
+            }
+            tied = self._tied(spans)
+            for number, rows in spans.items():
+                one = self._edges.increments[number]
+                for cells in one.cells(np.unique(one.kind[rows])):
+                    apart = awaited[cells.counter]
+                    apart &= tied[cells.source] != tied[cells.counter % self._ranks]
+                    if apart.any():
+                        at = int(apart.argmax())
+                        row = rows.start + int((one.kind[rows] == cells.kind[at]).argmax())
+                        sem, rank = divmod(int(cells.counter[at]), self._ranks)
+                        place = self._place(number, row, int(cells.source[at]))
+                        yield (
+                            f"{place}: increments {self._name(rank, sem)} of rank {rank}, which "
+                            f"may go another way at k{block}; no collective of k{block} ties the "
+                            "two"
+                        )
+                        break
+
+    def _tied(self, spans: Mapping[int, slice]) -> np.ndarray:
+        """(ranks,) the first of the ranks that are tied to each."""
+        numbers: set[int] = set()
+        for number, rows in spans.items():
+            queue = self._executable.queues[number]
+            if isinstance(queue, CcQueue):
+                numbers.update(queue.placeholder[rows].tolist())
+        placeholders = [self._executable.program.placeholders[n] for n in sorted(numbers - {IDLE})]
+        tied = np.arange(self._ranks)
+        for group in {group for one in placeholders for group in one.groups or one.pairs}:
+            met = np.unique(tied[list(group)])
+            tied[np.isin(tied, met)] = met[0]
+        return tied
+
+    def too_large(self) -> Iterator[str]:
+        """Counters that do not fit, with the trips of loops that are known."""
+        total = self._edges.count
+        if self._flow is not None and self._flow.events:
+            total = self._with_trips(self._flow)
+        for counter in np.flatnonzero(total > LARGEST_COUNT).tolist():
+            sem, rank = divmod(counter, self._ranks)
+            yield (
+                f"rank {rank}: {self._name(rank, sem)} is incremented {total[counter]:.0f} times, "
+                f"a semaphore holds at most {LARGEST_COUNT}"
+            )
+
+    def _with_trips(self, flow: Flow) -> np.ndarray:
+        total: np.ndarray = np.zeros(len(self._edges.count), np.float64)
+        blocks = self._executable.program.blocks
+        for number, one in enumerate(self._edges.increments):
+            times = [1.0]
+            for event, (opcode, block) in enumerate((*flow.events, ("", IDLE))):
+                made: np.ndarray = np.zeros(len(total), np.int64)
+                one.add(made, flow.phase(number, event))
+                total += made * times[-1]
+                trips = blocks[block].trip_count if block != IDLE else None
+                if opcode == LOOP:
+                    times.append(times[-1] * (1 if trips is None else trips + 1))
+                elif opcode == TEST:
+                    times[-1] = times[-2] * (1 if trips is None else trips)
+                elif opcode == END and blocks[block].kind is BlockKind.LOOP:
+                    times.pop()
+        return total

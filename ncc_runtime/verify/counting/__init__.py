@@ -1,1 +1,0 @@
-"""Counters only grow, and a value of one names one increment."""

@@ -1,1 +1,0 @@
-"""Every queue comes to its end, on every order."""

@@ -1,1 +1,0 @@
-"""No races inside a collective."""
