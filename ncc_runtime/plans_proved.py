@@ -10,6 +10,7 @@ from ncc_runtime.errors import PlanError
 from ncc_runtime.lowering.choices import plan_requests
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.plans.files import PlanFile, assigned
+from ncc_runtime.verify.counters import UNREACHED
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.prove import refuse
@@ -44,11 +45,10 @@ def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> It
             yield f"p{number}: {_wrong_text(executable, wrong)}"
     for proof in broken:
         for breach in proof.breaches:
-            if f"p{number} " in breach or len(executable.program.placeholders) == 1:
+            if number in breach.placeholders or len(executable.program.placeholders) == 1:
                 # a plan that lacks a credit deadlocks: it waits for a count that is never reached
-                is_deadlock = "waits for" in breach and "times in all" in breach
-                name = "deadlock" if is_deadlock else proof.name
-                yield f"{name}: {' '.join(breach.split())}"
+                name = "deadlock" if breach.rule == UNREACHED else proof.name
+                yield f"{name}: {' '.join(breach.text.split())}"
 
 
 def _first_wrong(executable: Executable, number: int) -> Wrong | None:

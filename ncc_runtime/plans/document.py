@@ -289,7 +289,7 @@ def _described(job: Job, teams: list[TeamText]) -> CollectiveText:
 
 
 def _transfer(move: Transfer) -> TransferText:
-    also, after = move.also, move.after
+    also, after = move.second_target, move.after
     return TransferText(
         peer=_column(move.peer),
         target=_piece(move.target),
@@ -367,7 +367,7 @@ class _Reading:
             sources=tuple(map(piece, move.sources)),
             target=piece(move.target),
             size_bytes=column(move.bytes, np.int64),
-            also=None
+            second_target=None
             if move.also is None
             else SecondTarget(column(move.also.peer), piece(move.also.target)),
             lane=move.lane,
@@ -484,7 +484,7 @@ class _PlanCheck:
 
     def _peers(self, move: Transfer) -> Iterator[str]:
         columns = [("peer", move.peer)]
-        columns += [] if move.also is None else [("also.peer", move.also.peer)]
+        columns += [] if move.second_target is None else [("also.peer", move.second_target.peer)]
         for name, column in columns:
             yield from self._members(name, column)
             named = column[column != IDLE]
@@ -495,11 +495,15 @@ class _PlanCheck:
             yield from self._members("consumed", move.consumed)
             if ((move.consumed != IDLE) & (move.peer == IDLE)).any():
                 yield "consumed where there is no peer"
-        if move.also is not None:
-            both = move.also.peer != IDLE
-            if (move.peer[both] == IDLE).any() or (move.peer[both] == move.also.peer[both]).any():
+        if move.second_target is not None:
+            both = move.second_target.peer != IDLE
+            if (move.peer[both] == IDLE).any() or (
+                move.peer[both] == move.second_target.peer[both]
+            ).any():
                 yield "also.peer without a peer, or the same one"
-        if move.target.owner is not None or (move.also and move.also.target.owner is not None):
+        if move.target.owner is not None or (
+            move.second_target and move.second_target.target.owner is not None
+        ):
             yield "a target with an owner: a transfer writes at its peer"
 
     def _members(self, name: str, column: np.ndarray) -> Iterator[str]:
@@ -515,8 +519,10 @@ class _PlanCheck:
             yield f"bytes that are no whole elements of {element_bytes}"
         pieces = [("source", piece, active) for piece in move.sources]
         pieces.append(("target", move.target, active))
-        if move.also is not None:
-            pieces.append(("also.target", move.also.target, move.also.peer != IDLE))
+        if move.second_target is not None:
+            pieces.append(
+                ("also.target", move.second_target.target, move.second_target.peer != IDLE)
+            )
         for name, piece, where in pieces:
             yield from self._piece(name, piece, where, move.size_bytes)
 
@@ -590,4 +596,7 @@ class _PlanCheck:
         if name == "sent":
             return bool(move.peer[member] != IDLE)
         arrives = (move.peer == member).any()
-        return bool(arrives or (move.also is not None and (move.also.peer == member).any()))
+        return bool(
+            arrives
+            or (move.second_target is not None and (move.second_target.peer == member).any())
+        )

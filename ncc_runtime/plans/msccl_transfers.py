@@ -544,7 +544,9 @@ def rounds_of(singles: MemberTransfers, members: int) -> tuple[Round, ...]:
             ),
             target=write_to[k],
             size_bytes=sizes[k],
-            also=None if (second := also_to[k]) is None else SecondTarget(makers[k], second),
+            second_target=None
+            if (second := also_to[k]) is None
+            else SecondTarget(makers[k], second),
             lane=singles.lane[head],
             consumed=consumed_rows[k] if returns_credit[k] else None,
             credit=awaited_credit[head],

@@ -83,7 +83,7 @@ def _transfer_bytes(
     columns = [
         rank,
         queue.peer[cells],
-        np.full(len(row), IDLE) if queue.also_peer is None else queue.also_peer[cells],
+        np.full(len(row), IDLE) if queue.second_peer is None else queue.second_peer[cells],
         queue.opcode[row] == DmaOpcode.REDUCE,
         *np.where(reads, owners, IDLE).T,
     ]

@@ -15,7 +15,7 @@ A counter is numbered `semaphore * ranks + rank`.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -35,8 +35,8 @@ from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.flow import Flow, flow_of
 from ncc_runtime.verify.order import NEVER, NOBODY, Target, grouped
-from ncc_runtime.verify.places import place_of
-from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.places import breach_at, place_of
+from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import parts_of
 
 SHOWN = 8
@@ -44,6 +44,9 @@ SHOWN = 8
 
 LARGEST_COUNT = 2**31 - 1
 """What a semaphore holds at most. Source: neuron-driver, semaphores are signed 32-bit."""
+
+UNREACHED = "counters.unreached"
+"""The rule that every awaited value is reached."""
 
 BLOCK_CELLS = 1 << 19
 """Cells that are looked at together: temporary arrays stay small."""
@@ -503,7 +506,7 @@ def prove_counters(executable: Executable, edges: Edges | None = None) -> Proof:
     checking = _Checking(executable, edges or Edges(executable))
     kinds = (
         checking.unowned(),
-        checking.flow_breaches,
+        [Breach("counters.flow", text) for text in checking.flow_faults],
         checking.unreached(),
         checking.wrong_shifts(),
         checking.diverging(),
@@ -513,11 +516,11 @@ def prove_counters(executable: Executable, edges: Edges | None = None) -> Proof:
     return Proof("counters", checking.size(), breaches=breaches)
 
 
-def _shown(breaches: Sequence[str] | Iterator[str]) -> Iterator[str]:
+def _shown(breaches: Iterable[Breach]) -> Iterator[Breach]:
     found = iter(breaches)
-    yield from itertools.islice(found, SHOWN)
+    yield from (first := list(itertools.islice(found, SHOWN)))
     if more := sum(1 for _ in found):
-        yield f"… and {more} more like the last"
+        yield Breach(first[-1].rule, f"… and {more} more like the last")
 
 
 class _Checking:
@@ -527,7 +530,7 @@ class _Checking:
         self._executable, self._edges = executable, edges
         self._ranks = executable.ranks
         self._shape = executable.semaphore_count, executable.ranks
-        self._flow, self.flow_breaches = flow_of(executable)
+        self._flow, self.flow_faults = flow_of(executable)
 
     def size(self) -> str:
         """How much was looked at."""
@@ -540,7 +543,7 @@ class _Checking:
     def _place(self, queue: int, row: int, rank: int) -> str:
         return place_of(self._executable, queue, row, rank)
 
-    def unowned(self) -> Iterator[str]:
+    def unowned(self) -> Iterator[Breach]:
         """Counters of several queues whose increments come in no one order."""
         told: set[object] = set()
         for counter, pair in self._edges.unordered.items():
@@ -553,23 +556,30 @@ class _Checking:
                 key = sem, one.queue, one.row, other.queue, other.row
                 if key not in told:  # ranks are alike
                     told.add(key)
-                    yield (
+                    text = (
                         f"{self._place(other.queue, other.row, rank)}: increments {name} without "
                         f"waiting for increment {made.index(one) + 1} of it\n  "
                         f"{self._place(one.queue, one.row, rank)} makes that"
                     )
+                    yield self._unordered(text, rank, sem, [other, one])
                 continue
             firsts: dict[tuple[int, int], Increment] = {}
             for one in made:
                 firsts.setdefault((one.queue, one.source), one)
             if self._executable.program.blocks and self._is_own(made, rank):
-                yield f"rank {rank}: several queues increment {name}, and there is control flow"
+                text = f"rank {rank}: several queues increment {name}, and there is control flow"
+                yield self._unordered(text, rank, sem, list(firsts.values()))
                 continue
             lines = [
                 f"rank {rank}: {len(firsts)} queues increment {name}, in no order that is known",
                 *(f"  {self._place(one.queue, one.row, one.source)}" for one in firsts.values()),
             ]
-            yield "\n".join(lines[:5])
+            yield self._unordered("\n".join(lines[:5]), rank, sem, list(firsts.values()))
+
+    def _unordered(self, text: str, rank: int, sem: int, made: Sequence[Increment]) -> Breach:
+        cells = [(one.queue, one.row, one.source) for one in made]
+        found = breach_at(self._executable, "counters.unordered", text, *cells, semaphore=sem)
+        return attrs.evolve(found, ranks=(rank,))
 
     def _is_own(self, made: Sequence[Increment], rank: int) -> bool:
         queues = self._executable.queues
@@ -590,7 +600,7 @@ class _Checking:
                     return False
         return not waited or not self._executable.program.blocks
 
-    def unreached(self) -> Iterator[str]:
+    def unreached(self) -> Iterator[Breach]:
         """Waits for increments that are never made, or not before the next control row."""
         flow, queues = self._flow, self._executable.queues
         if flow is None:
@@ -603,7 +613,7 @@ class _Checking:
                 if not isinstance(queue, DmaQueue):
                     yield from self._unreached_in(number, flow.phase(number, event), limits)
 
-    def _unreached_in(self, number: int, rows: slice, limits: np.ndarray) -> Iterator[str]:
+    def _unreached_in(self, number: int, rows: slice, limits: np.ndarray) -> Iterator[Breach]:
         if rows.start == rows.stop:
             return
         for at in range(rows.start, rows.stop):
@@ -613,7 +623,7 @@ class _Checking:
 
     def _unreached_text(
         self, number: int, row: int, target: Target, limits: np.ndarray
-    ) -> Iterator[str]:
+    ) -> Iterator[Breach]:
         queue = self._executable.queues[number]
         ranks = queue.ranks if target.ranks is None else target.ranks
         for rank in (np.arange(self._ranks) if ranks is None else ranks).tolist():
@@ -624,15 +634,17 @@ class _Checking:
             name, total = self._name(rank, sem), int(self._edges.count[sem * self._ranks + rank])
             text = f"{self._place(number, row, rank)}: waits for {name} >= {value}, "
             if target.row == NEVER:
-                yield f"{text}which is incremented {total} times in all"
+                text = f"{text}which is incremented {total} times in all"
             else:
                 reached = {at: np.full(self._ranks, limit) for at, limit in enumerate(limits)}
                 made = self._edges.made_by(sem, rank, reached)
-                yield f"{text}which is incremented {made} times before the next control row"
+                text = f"{text}which is incremented {made} times before the next control row"
+            cell = number, row, rank
+            yield breach_at(self._executable, UNREACHED, text, cell, semaphore=sem, value=value)
 
     # ---- jumps: each shifts waited values by what the rows that it repeats or skips increment
 
-    def wrong_shifts(self) -> Iterator[str]:
+    def wrong_shifts(self) -> Iterator[Breach]:
         """Jumps that shift waited values by too much or too little.
 
         Values count as if every block ran once, so inner blocks count once, too. A shift matters
@@ -652,11 +664,12 @@ class _Checking:
             for number, mask in waits.items():
                 if not flow.follows(number, block):
                     for sem, rank in np.argwhere(mask & (repeated != 0))[:1].tolist():
-                        yield (
+                        text = (
                             f"rank {rank}, queue {queues[number].name}: waits for "
                             f"{self._name(rank, sem)}, which grows in k{block}; the queue does not "
                             f"follow k{block}"
                         )
+                        yield Breach("counters.shift", text, semaphore=sem, ranks=(rank,))
                     continue
                 for row, jump in self._jumps(flow, number, block):
                     repeats = jump.decision is Decision.ALWAYS
@@ -697,22 +710,24 @@ class _Checking:
 
     def _wrong_shift(
         self, number: int, row: int, jump: Jump, due: np.ndarray, mask: np.ndarray
-    ) -> Iterator[str]:
+    ) -> Iterator[Breach]:
         """The first counter of a jump that is shifted by something else."""
         stated: np.ndarray = np.zeros(self._shape, np.int64)
         width = min(self._shape[0], jump.shift.shape[1])
         stated[:width] = jump.shift[:, :width].T
         for sem, rank in np.argwhere(mask & (stated != due))[:1].tolist():
             what = "repeats" if jump.decision is Decision.ALWAYS else "skips"
-            yield (
+            text = (
                 f"{self._place(number, row, rank)}: shifts waits for {self._name(rank, sem)} by "
                 f"{stated[sem, rank]}, the rows that it {what} increment it "
                 f"{abs(due[sem, rank])} times"
             )
+            cell = number, row, rank
+            yield breach_at(self._executable, "counters.shift", text, cell, semaphore=sem)
 
     # ---- divergence: ranks may decide differently on a block
 
-    def diverging(self) -> Iterator[str]:
+    def diverging(self) -> Iterator[Breach]:
         """Increments in blocks that ranks wait for which may decide otherwise; one of each queue.
 
         The predicate of a block is the same on the ranks of a group of a collective in it, and need
@@ -748,11 +763,15 @@ class _Checking:
                         at = int(apart.argmax())
                         row = rows.start + int((one.kind[rows] == cells.kind[at]).argmax())
                         sem, rank = divmod(int(cells.counter[at]), self._ranks)
-                        place = self._place(number, row, int(cells.source[at]))
-                        yield (
-                            f"{place}: increments {self._name(rank, sem)} of rank {rank}, which "
-                            f"may go another way at k{block}; no collective of k{block} ties the "
-                            "two"
+                        source = int(cells.source[at])
+                        text = (
+                            f"{self._place(number, row, source)}: increments "
+                            f"{self._name(rank, sem)} of rank {rank}, which may go another way at "
+                            f"k{block}; no collective of k{block} ties the two"
+                        )
+                        cell = number, row, source
+                        yield breach_at(
+                            self._executable, "counters.divergence", text, cell, semaphore=sem
                         )
                         break
 
@@ -770,17 +789,18 @@ class _Checking:
             tied[np.isin(tied, met)] = met[0]
         return tied
 
-    def too_large(self) -> Iterator[str]:
+    def too_large(self) -> Iterator[Breach]:
         """Counters that do not fit, with the trips of loops that are known."""
         total = self._edges.count
         if self._flow is not None and self._flow.events:
             total = self._with_trips(self._flow)
         for counter in np.flatnonzero(total > LARGEST_COUNT).tolist():
             sem, rank = divmod(counter, self._ranks)
-            yield (
+            text = (
                 f"rank {rank}: {self._name(rank, sem)} is incremented {total[counter]:.0f} times, "
                 f"a semaphore holds at most {LARGEST_COUNT}"
             )
+            yield Breach("counters.range", text, semaphore=sem, ranks=(rank,))
 
     def _with_trips(self, flow: Flow) -> np.ndarray:
         total: np.ndarray = np.zeros(len(self._edges.count), np.float64)

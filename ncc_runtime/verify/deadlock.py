@@ -16,8 +16,8 @@ from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
 from ncc_runtime.verify.counters import Edges, Increment, narrowed
 from ncc_runtime.verify.order import Chain, Run, run
-from ncc_runtime.verify.places import place_of
-from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.places import breach_at, place_of
+from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import first_runner
 
 SHOWN = 16
@@ -115,7 +115,7 @@ class _Witness:
             return _Wait(row, IDLE)
         return _Wait(row, sem, awaited, held, self._edges.increment(sem, rank, held + 1))
 
-    def breaches(self) -> Iterator[str]:
+    def breaches(self) -> Iterator[Breach]:
         """The shortest cycle, if there is one; then who waits for what nobody provides."""
         graph: nx.DiGraph[_Waiting] = nx.DiGraph()
         for one in self._stuck:
@@ -130,11 +130,20 @@ class _Witness:
             what = f"{len(cycle)} queues wait for one another in a circle"
             if len(cycle) == 1:
                 what = "waits for a later row of its own queue"
-            yield self._told(f"{self._place(cycle[0])}: {what}; {left}", cycle)
+            text = self._told(f"{self._place(cycle[0])}: {what}; {left}", cycle)
+            yield self._breach("deadlock.cycle", text, cycle)
         alone = [one for one in self._stuck if self._provider(one) is None]
         if alone:
             what = "waits for what nobody provides"
-            yield self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
+            text = self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
+            yield self._breach("deadlock.unprovided", text, alone)
+
+    def _breach(self, rule: str, text: str, waiting: Sequence[_Waiting]) -> Breach:
+        cells = [(queue, self._waits[queue, rank].row, rank) for queue, rank in waiting]
+        first = self._waits[waiting[0]]
+        return breach_at(
+            self._executable, rule, text, *cells, semaphore=first.sem, value=first.awaited
+        )
 
     def _provider(self, waiting: _Waiting) -> _Waiting | None:
         """The queue that would have to go on; for a ring its CC-core, which pushes."""

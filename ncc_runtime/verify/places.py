@@ -3,6 +3,7 @@
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable, Queue
 from ncc_runtime.neff.program import Origin
 from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.verify.proof import Breach, Cell
 
 
 def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
@@ -21,6 +22,25 @@ def place_of(executable: Executable, queue: int, row: int, rank: int) -> str:
     else:
         number = int(one.placeholder[row])
     return f"{text} ({collective(executable, number, rank)})" if number != IDLE else text
+
+
+def breach_at(
+    executable: Executable,
+    rule: str,
+    text: str,
+    *cells: tuple[int, int, int],
+    semaphore: int | None = None,
+    value: int | None = None,
+) -> Breach:
+    """The record of a breach in these rows, (queue, row, rank) each, and their placeholders."""
+    numbers = set()
+    for queue, row, _ in cells:
+        one = executable.queues[queue]
+        column = one.table.placeholder if isinstance(one, EngineQueue) else one.placeholder
+        if 0 <= row < len(column):
+            numbers.add(int(column[row]))
+    places = tuple(Cell(*cell) for cell in cells)
+    return Breach(rule, text, places, frozenset(numbers - {IDLE}), semaphore, value)
 
 
 def queue_text(queue: Queue) -> str:

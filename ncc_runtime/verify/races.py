@@ -26,8 +26,8 @@ from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import Edges, Increment
 from ncc_runtime.verify.order import NOBODY, Batch, Chosen, Obligations, Queues, Run, unmet
-from ncc_runtime.verify.places import collective, place_of
-from ncc_runtime.verify.proof import Proof
+from ncc_runtime.verify.places import breach_at, collective, place_of
+from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.segments import RingRows, Segment, blocks
 from ncc_runtime.verify.symmetry import proved_by_rotation
 
@@ -52,7 +52,7 @@ def prove_races(
 ) -> Proof:
     """Each distinct segment once; `done` is a run that comes to its end."""
     assert not done.stuck, "the proof of races presumes that of deadlock"
-    breaches: list[str] = []
+    breaches: list[Breach] = []
     classes: list[str] = []
     transfers = 0
     for segment in segments:
@@ -171,9 +171,9 @@ def pieces(
         memory = rank if ring.source_rank is None else ring.source_rank[row, rank, source]
         yield memory, ring.sources[row, rank, source], False
     yield ring.peer[row, rank], ring.target[row, rank], True
-    if ring.also_peer is not None and ring.also_target is not None:
-        also = ring.also_peer[row, rank]
-        yield also, np.where(also == IDLE, IDLE, ring.also_target[row, rank]), True
+    if ring.second_peer is not None and ring.second_target is not None:
+        also = ring.second_peer[row, rank]
+        yield also, np.where(also == IDLE, IDLE, ring.second_target[row, rank]), True
 
 
 # ---- what must be known
@@ -278,16 +278,25 @@ class _Witness:
     edges: Edges
     segment: Segment
 
-    def of(self, lost: Obligations) -> Iterator[str]:
+    def of(self, lost: Obligations) -> Iterator[Breach]:
         """The first obligations that are not met, the last of them with the number of others."""
         order = np.lexsort((lost.rank, lost.row, lost.queue))
         firsts = lost.at(order[:MOST_WITNESSES])
         rows = list(zip(*(column.tolist() for column in firsts.columns()), strict=True))
-        for row in rows[:-1]:
-            yield self._told(_Due(*row))
         more = len(lost) - len(rows)
-        others = f"\n  and {more} more in this collective" if more else ""
-        yield f"{self._told(_Due(*rows[-1]))}{others}"
+        for number, row in enumerate(rows):
+            due = _Due(*row)
+            text = self._told(due)
+            if more and number == len(rows) - 1:
+                text += f"\n  and {more} more in this collective"
+            cells = [
+                self.segment.place(self.segment.rows(queue), at, rank)
+                for queue, at, rank in (
+                    (due.queue, due.row, due.rank),
+                    (due.of_queue, due.of_row, due.of_rank),
+                )
+            ]
+            yield breach_at(self.executable, "races.unordered", text, *cells)
 
     def _told(self, due: _Due) -> str:
         """Several lines on an obligation that is not met."""

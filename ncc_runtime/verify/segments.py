@@ -87,8 +87,8 @@ class RingRows:
     target: np.ndarray  # (n, ranks), addresses
     size_bytes: np.ndarray  # (n, ranks)
     source_rank: np.ndarray | None  # (n, ranks, k)
-    also_peer: np.ndarray | None  # (n, ranks)
-    also_target: np.ndarray | None  # (n, ranks), addresses
+    second_peer: np.ndarray | None  # (n, ranks)
+    second_target: np.ndarray | None  # (n, ranks), addresses
     posts: tuple[Post, ...]
     registers: Registers | None = None
 
@@ -164,12 +164,12 @@ class Cut:
         """Rows of the rings of one lane."""
         queue, rows = parts[0].queue, parts[0].rows
         peer = self._ranks(parts, [part.queue.peer[part.rows] for part in parts])
-        owner, also_peer, also_target = self._source_rank(parts), None, None
-        if any(part.queue.also_peer is not None for part in parts):
-            columns = [_or_idle(part.queue.also_peer, part.rows) for part in parts]
-            also_peer = self._ranks(parts, columns)
-            columns = [_or_idle(part.queue.also_target, part.rows) for part in parts]
-            also_target = shifted(self._joined(parts, columns), also_peer, self.shifts)
+        owner, second_peer, second_target = self._source_rank(parts), None, None
+        if any(part.queue.second_peer is not None for part in parts):
+            columns = [_or_idle(part.queue.second_peer, part.rows) for part in parts]
+            second_peer = self._ranks(parts, columns)
+            columns = [_or_idle(part.queue.second_target, part.rows) for part in parts]
+            second_target = shifted(self._joined(parts, columns), second_peer, self.shifts)
         sources = self._joined(parts, [part.queue.sources[part.rows] for part in parts])
         target = self._joined(parts, [part.queue.target[part.rows] for part in parts])
         own = np.arange(self.members.count)[None, :, None] if owner is None else owner
@@ -184,8 +184,8 @@ class Cut:
             target=shifted(target, peer, self.shifts),
             size_bytes=self._joined(parts, [part.queue.size_bytes[part.rows] for part in parts]),
             source_rank=owner,
-            also_peer=also_peer,
-            also_target=also_target,
+            second_peer=second_peer,
+            second_target=second_target,
             posts=self._posts(parts),
             registers=self._registers(parts),
         )

@@ -172,7 +172,7 @@ def _alike(column: np.ndarray) -> bool:
 
 def _is_plain(ring: RingRows) -> bool:
     """Whether rows read their own memory and write once."""
-    if ring.also_peer is not None and (ring.also_peer != IDLE).any():
+    if ring.second_peer is not None and (ring.second_peer != IDLE).any():
         return False
     if ring.source_rank is None:
         return True

@@ -215,8 +215,7 @@ def test_values_in_witnesses_count_from_the_start_of_the_program() -> None:
     executable = ncc_runtime.load(program, algorithms=RING).executable
     made = proof(with_other_wait(executable, 21, 0, None))
     assert (
-        "queue cc0, pc 21 (p1 all-reduce.1) does not wait for cc0.data.3.0 >= 10"
-        in (made.texts[0])
+        "queue cc0, pc 21 (p1 all-reduce.1) does not wait for cc0.data.3.0 >= 10" in (made.texts[0])
     )
 
 

@@ -51,11 +51,11 @@ class _SizedTransfers:
         # Some transfers write to a second target too: their positions here, and where they write.
         self._with_second: np.ndarray = np.zeros(0, np.int64)
         self._second_peers, self._second_targets = self._peers[:0], self._targets[:0]
-        if queue.also_peer is not None and queue.also_target is not None:
-            self._with_second = np.flatnonzero(queue.also_peer[row, ranks] != IDLE)
+        if queue.second_peer is not None and queue.second_target is not None:
+            self._with_second = np.flatnonzero(queue.second_peer[row, ranks] != IDLE)
             writers = ranks[self._with_second]
-            self._second_peers = queue.also_peer[row, writers]
-            self._second_targets = queue.also_target[row, writers]
+            self._second_peers = queue.second_peer[row, writers]
+            self._second_targets = queue.second_target[row, writers]
 
     def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
         if self._size <= SMALL_BYTES and len(self._peers) > 1:
@@ -207,8 +207,8 @@ class LengthRegisters:
             target=target[None],
             size_bytes=size[None],
             source_rank=_row_of(queue.source_rank, row),
-            also_peer=_row_of(queue.also_peer, row),
-            also_target=_row_of(queue.also_target, row),
+            second_peer=_row_of(queue.second_peer, row),
+            second_target=_row_of(queue.second_target, row),
             registers=None,
         )
 
@@ -238,7 +238,7 @@ class _GroupTables:
         """Add the tables of ranks; CountsError if they do not fit, or those of a complete group."""
         groups = np.array([self._groups[rank] for rank in ranks.tolist()])
         counts = self._table.counts_of(tables, groups.shape[1])
-        self._table.check_own(counts, ranks, groups)
+        self._table.check_ranks(counts, ranks, groups)
         for position, rank in enumerate(ranks.tolist()):
             group, execution = self._groups[rank], self._executions.get(rank, 0)
             self._executions[rank] = execution + 1
