@@ -194,29 +194,31 @@ def extents_of(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
 
 
 @attrs.frozen(eq=False)
-class Form:
-    """Where the bindings lie, overlapping ones together, and where a form of its own has them."""
+class Relocation:
+    """Moves addresses to where they were if the bindings lay one behind the other from 0.
 
-    start: np.ndarray  # (extents,) ascending
+    Placeholders that do the same to buffers elsewhere have the same addresses then.
+    """
+
+    start: np.ndarray  # (extents,) ascending, of the bindings, overlapping ones together
     end: np.ndarray
     shift: np.ndarray  # (extents + 1,): added to addresses in it; the last to all others
 
     @classmethod
-    def of(cls, bindings: Sequence[Binding]) -> "Form":
-        """The form of a placeholder with these bindings."""
+    def of(cls, bindings: Sequence[Binding]) -> "Relocation":
+        """That of a placeholder with these bindings, in their order."""
         start, end = np.array(extents_of(bindings), np.int64).T
-        named = [
-            int(np.searchsorted(start, binding.start, side="right")) - 1 for binding in bindings
-        ]
         at, shift = 0, np.zeros(len(start) + 1, np.int64)
-        for extent in dict.fromkeys(named):  # in the order of the bindings, not of the addresses
+        starts = [binding.start for binding in bindings]
+        extents = np.searchsorted(start, starts, side="right") - 1
+        for extent in dict.fromkeys(extents.tolist()):
             shift[extent] = at - start[extent]
             at += int(end[extent] - start[extent])
         shift[-1] = 1 << 62
         return cls(start, end, shift)
 
-    def formed(self, addresses: np.ndarray) -> np.ndarray:
-        """Addresses as if the bindings lay one behind the other from 0."""
+    def relocated(self, addresses: np.ndarray) -> np.ndarray:
+        """Addresses moved; IDLE stays."""
         extent = np.searchsorted(self.start, addresses, side="right") - 1
         outside = (extent < 0) | (addresses >= self.end[extent])
         moved = addresses + self.shift[np.where(outside, len(self.start), extent)]

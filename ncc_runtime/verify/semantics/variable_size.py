@@ -85,7 +85,8 @@ class Loaded:
         tables_of = len(executable.program.placeholders[segment.number].counts)
         firsts: np.ndarray = np.zeros((segment.ranks, tables_of), np.int64)
         for span, loads in zip(segment.cc.spans, segment.cc.loads, strict=True):
-            ranks = np.arange(executable.ranks) if span.ranks is None else span.ranks
+            ranks = span.queue.ranks
+            ranks = np.arange(executable.ranks) if ranks is None else ranks
             members = segment.members.inside(ranks)
             ranks, members = ranks[members != IDLE], members[members != IDLE]
             program = executable.stage_of(int(ranks[0])).program
@@ -139,7 +140,8 @@ def _loaded_again(executable: Executable, segment: Segment) -> Iterator[Breach]:
             again = [register for register in registers if register in filled]
             filled.update(registers)
             if again:
-                cell = span.queue, span.first + row, 0 if span.ranks is None else int(span.ranks[0])
+                ranks = span.queue.ranks
+                cell = span.number, span.first + row, 0 if ranks is None else int(ranks[0])
                 text = f"loads register {again[0]} again, while transfers may use it"
                 text = f"{place_of(executable, *cell)}: {text}"
                 yield breach_at(executable, "semantics.register", text, cell)
@@ -263,11 +265,11 @@ class _Slots:
         """Which transfers are wrong, and what is wrong with each; later rules presume earlier."""
         transfers = self._transfers
         yield (
-            transfers.late.any(axis=1),
+            np.asarray(transfers.late.any(axis=1)),
             lambda _: "uses a length register that is not loaded before it is pushed",
         )
         yield (
-            (transfers.words == UNKNOWN).any(axis=1),
+            np.asarray((transfers.words == UNKNOWN).any(axis=1)),
             lambda _: "uses a length register that holds no word of its tables",
         )
         entry = self._entry()
@@ -275,7 +277,7 @@ class _Slots:
         meant = entry // self._updates
         to = self._place[np.where(transfers.joins, transfers.source, transfers.target)]
         yield (
-            np.asarray(~is_entry | (meant != to)),
+            np.logical_or(~is_entry, meant != to),
             lambda at: (
                 f"moves as many rows to rank {self._rank(transfers.target[at])} as "
                 + (
