@@ -1,10 +1,10 @@
-"""Segments: what fills one placeholder on all ranks, cut out of the queues of its stream.
+"""Segments: the rows of one placeholder on all ranks, cut out of the queues of its stream.
 
 A segment looks the same wherever it stands. Its ranks are the members of the collective, numbered
 from 0. Its queues are numbered from 0, too: the CC-core first, then the rings that have rows, by
 lane. A wait is the row of the segment that it waits for; waits for what came before order nothing
-within it. `bindings` say where its buffers lie. Placeholders whose rows are equal
-in that form are one segment, proved once.
+within it. `bindings` say where its buffers lie. Placeholders whose rows are equal in that form are
+one segment, proved once.
 
 Where several programs take part, each has the same rows in queues of its own, with cells for its
 own ranks only: they are put together rank by rank. That rows of a placeholder are contiguous, begin
@@ -48,7 +48,6 @@ from ncc_runtime.verify.order import NOBODY, Batch, Run, Target, grouped
 
 BLOCK_CELLS = 1 << 20
 """Cells of a column that are looked at together: temporary arrays stay in cache."""
-
 
 Q = TypeVar("Q", CcQueue, DmaQueue)
 
@@ -329,22 +328,17 @@ class Segment:
 
     def batches(self, run: Run) -> Sequence[Batch]:
         """The rows of the segment in the order of a run, in its own numbers."""
-        slices = [
-            (number, span, run.of_rows(span.number, span.first, span.first + len(span)))
-            for number in range(self.queues)
-            for span in self.rows(number).spans
-        ]
-        everybody = [self._members_of(span.queue.ranks) for _, span, _ in slices]
-        places = np.concatenate([places for _, _, places in slices])
-        which = np.repeat(np.arange(len(slices)), [len(places) for _, _, places in slices])
-        order = np.argsort(places)
-        batches = []
-        for at, place in zip(which[order].tolist(), places[order].tolist(), strict=True):
-            number, span, _ = slices[at]
-            _, row, ranks = run.batches[place]
-            members = everybody[at] if ranks is None else self._members_of(ranks)
-            batches.append(Batch(number, row - span.first, members))
-        return batches
+        places: list[int] = []  # of batches among those of the run
+        batches: list[Batch] = []
+        for number in range(self.queues):
+            for span in self.rows(number).spans:
+                everybody = self._members_of(span.queue.ranks)
+                own = run.of_rows(span.number, span.first, span.first + len(span)).tolist()
+                for _, row, ranks in (run.batches[place] for place in own):
+                    members = everybody if ranks is None else self._members_of(ranks)
+                    batches.append(Batch(number, row - span.first, members))
+                places += own
+        return [batches[at] for at in np.argsort(places).tolist()]
 
     def _members_of(self, ranks: np.ndarray | None) -> np.ndarray | None:
         """Those of the ranks that take part, by number; None: all who do."""
@@ -377,12 +371,13 @@ def _of_stream(executable: Executable, facts: StreamFacts, edges: Edges) -> Iter
         begins = np.flatnonzero(np.diff(queue.placeholder, prepend=IDLE - 1)).tolist()
         for first, last in itertools.pairwise([*begins, len(queue.placeholder)]):
             number, rows = int(queue.placeholder[first]), slice(first, last)
+            if number == IDLE:
+                continue
             if isinstance(queue, CcQueue):
                 cores.setdefault(number, []).append(QueueSpan(position, queue, rows))
             else:
                 of_lane = rings.setdefault(number, {}).setdefault(queue.lane, [])
                 of_lane.append(QueueSpan(position, queue, rows))
-    cores.pop(IDLE, None)
     for number, core in sorted(cores.items()):
         placeholder = executable.program.placeholders[number]
         members = Members.of(placeholder, executable.ranks)
