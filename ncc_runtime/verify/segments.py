@@ -271,7 +271,7 @@ def blocks(shape: Sequence[int]) -> Iterator[slice]:
 
 @attrs.frozen(eq=False, slots=False)
 class Segment:
-    """The rows of one placeholder, or of several alike ones: then those of the first."""
+    """The rows of one placeholder, or of several equal ones: then those of the first."""
 
     numbers: tuple[int, ...]  # placeholders
     placeholder: Placeholder  # of members

@@ -233,6 +233,21 @@ def test_a_broken_ring_is_refuted_in_these_words(
     assert words in complaint(edited(ring(), edit))
 
 
+def test_breaches_are_records_of_rows_ranks_and_placeholders() -> None:
+    executable = ring()
+    first, *_, result = proof_of(edited(executable, write_operand)).breaches
+    (cell,) = first.cells
+    assert executable.queues[cell.queue].name == "cc0.dma0"
+    assert (first.rule, cell.row, cell.rank, first.placeholders) == (
+        "semantics.transfer",
+        4,
+        0,
+        {0},
+    )
+    assert (result.rule, result.placeholders) == ("semantics.result", {0})
+    assert len(result.ranks) == int(result.text.split("wrong on ")[1].split()[0])
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -427,8 +442,8 @@ def test_it_does_not_matter_how_memory_is_cut(
 ) -> None:
     executable = ring(18) if edit is None else edited(ring(18), edit)
     expected = proof_of(executable).texts
-    evenly = functools.partial(results.outcome, even=even)
-    monkeypatch.setattr(semantics, "outcome", evenly)
+    evenly = functools.partial(results.outcome_of, even=even)
+    monkeypatch.setattr(semantics, "outcome_of", evenly)
     assert proof_of(executable).texts == expected
 
 

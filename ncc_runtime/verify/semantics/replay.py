@@ -151,12 +151,12 @@ class Replay:
             # average is divided when all is joined
             divides = bool(pieces.factors[at] != 1)
             read_cells = [source.cell[chosen] for source in pieces.sources[:width]]
-            given = np.any([self._divided[cell] for cell in read_cells], axis=0)
-            if given.any() and (divides or width > 1):
-                ranks_given = pieces.rank[chosen][given]
-                self._refuse(ring, row, ranks_given, "joins or divides what is divided")
+            is_divided = np.any([self._divided[cell] for cell in read_cells], axis=0)
+            if is_divided.any() and (divides or width > 1):
+                wrong = pieces.rank[chosen][is_divided]
+                self._refuse(ring, row, wrong, "joins or divides what is divided")
             for target in pieces.targets:
-                self._divided[target.cell[chosen]] = given | divides
+                self._divided[target.cell[chosen]] = is_divided | divides
         if pieces.factors[at] != 1:
             value = value * pieces.factors[at]
         for target in pieces.targets:

@@ -56,7 +56,7 @@ class Outcome:
     is_settled: bool  # else cells would have to be cut further than there is memory
 
 
-def outcome(segment: Segment, batches: Sequence[Batch], even: bool | None = None) -> Outcome:
+def outcome_of(segment: Segment, batches: Sequence[Batch], even: bool | None = None) -> Outcome:
     """Perform all rows on fingerprints and compare; `even` is for `cells_of`."""
     transfers = sum(int(np.count_nonzero(ring.peer != IDLE)) for ring in segment.rings)
     specs = tuple(specs_of(segment.placeholder, segment.ranks))
@@ -143,7 +143,7 @@ def differences(
 def _first_elements(memory: Memory, spec: ResultSpec, operands: Sequence[Binding]) -> np.ndarray:
     """The fingerprint of every rank's first element of an operand, then that of ZEROS, of REDUCED.
 
-    Either is negative, and so found by counting from the end.
+    Either stands for a negative rank, which counts from the end.
     """
     of_ranks: np.ndarray = np.zeros(len(memory.symbols), np.uint64)
     for binding in operands:

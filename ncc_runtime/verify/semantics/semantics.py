@@ -17,7 +17,7 @@ from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Breach, Cell, Proof
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.semantics.provenance import explained
-from ncc_runtime.verify.semantics.results import Outcome, outcome
+from ncc_runtime.verify.semantics.results import Outcome, outcome_of
 from ncc_runtime.verify.semantics.variable_size import condition_of, variable_size_breaches
 
 MOST_FAULTS = 4
@@ -43,18 +43,18 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Ru
     transfers = ranges = collectives = 0
     conditions: list[str] = []
     for segment in segments:
-        batches, alike = segment.batches(run), len(segment.numbers)
-        collectives += alike
+        batches, equal = segment.batches(run), len(segment.numbers)
+        collectives += equal
         if segment.placeholder.op.is_counted:
             slots = sum(int(np.count_nonzero(ring.peer != IDLE)) for ring in segment.rings)
             transfers, ranges = transfers + slots, ranges + slots
             breaches += variable_size_breaches(executable, segment, batches)
             conditions.append(condition_of(executable, segment))
             continue
-        come_to = outcome(segment, batches)
-        transfers += alike * come_to.transfers
-        ranges += alike * come_to.ranges
-        breaches += _breaches(executable, segment, batches, come_to)
+        outcome = outcome_of(segment, batches)
+        transfers += equal * outcome.transfers
+        ranges += equal * outcome.ranges
+        breaches += _breaches(executable, segment, batches, outcome)
     size = (
         f"{transfers} transfers into {ranges} byte ranges of {collectives} collectives "
         f"({len(segments)} distinct)"
@@ -65,7 +65,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Ru
 def first_wrong(segment: Segment, run: Run) -> Wrong | None:
     """The first wrong bytes of a segment's results, None if there are none."""
     batches = segment.batches(run)
-    difference = outcome(segment, batches).difference
+    difference = outcome_of(segment, batches).difference
     if difference is None:
         return None
     what, writer = explained(segment, batches, difference)
@@ -75,18 +75,18 @@ def first_wrong(segment: Segment, run: Run) -> Wrong | None:
 
 
 def _breaches(
-    executable: Executable, segment: Segment, batches: Sequence[Batch], come_to: Outcome
+    executable: Executable, segment: Segment, batches: Sequence[Batch], outcome: Outcome
 ) -> Iterator[Breach]:
     name, numbers = collective(executable, segment.number), frozenset(segment.numbers)
-    if not come_to.is_settled:
+    if not outcome.is_settled:
         text = f"{name}: not decided: its transfers cut the buffers into too many pieces"
         yield Breach("semantics.undecided", text, placeholders=numbers)
-    for fault in come_to.faults[:MOST_FAULTS]:
+    for fault in outcome.faults[:MOST_FAULTS]:
         cell = segment.place(segment.rings[fault.ring], fault.row, fault.rank)
         text = f"{place_of(executable, *cell)}: {fault.what}"
         yield Breach("semantics.transfer", text, (Cell(*cell),), numbers)
-    if come_to.difference is not None:
-        what, writer = explained(segment, batches, come_to.difference)
+    if outcome.difference is not None:
+        what, writer = explained(segment, batches, outcome.difference)
         lines, cells = [f"{name}: {what}"], tuple[Cell, ...]()
         if writer is None:
             lines.append("no transfer writes there")
@@ -96,7 +96,7 @@ def _breaches(
             cells = (Cell(*cell),)
             round_of = int(ring.round[writer.row])
             lines.append(f"last written in round {round_of} by {place_of(executable, *cell)}")
-        ranks = tuple(map(segment.members.rank, come_to.wrong_ranks))
+        ranks = tuple(map(segment.members.rank, outcome.wrong_ranks))
         if len(ranks) > 1:
             lines.append(f"wrong on {len(ranks)} of {segment.ranks} ranks")
         yield Breach("semantics.result", "\n  ".join(lines), cells, numbers, ranks=ranks)

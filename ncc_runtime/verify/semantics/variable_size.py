@@ -247,7 +247,9 @@ class _Slots:
             for at in np.flatnonzero(wrong)[: MOST_FAULTS - named].tolist():
                 named += 1
                 ring = segment.rings[int(transfers.ring[at])]
-                yield self._at(ring, int(transfers.row[at]), int(transfers.source[at]), what(at))
+                yield self._of_row(
+                    ring, int(transfers.row[at]), int(transfers.source[at]), what(at)
+                )
             if named:
                 return
         sends = ~transfers.joins
@@ -259,7 +261,7 @@ class _Slots:
             sender, receiver = map(segment.members.rank, (member, group[entry // self._updates]))
             update = f", update {entry % self._updates}" if self._updates > 1 else ""
             text = f"{times[at]} transfers from rank {sender} to rank {receiver}{update}, must be 1"
-            yield self._of_all(text, "semantics.slots")
+            yield self._missing(text)
 
     def _rules(self) -> Iterator[tuple[np.ndarray, Callable[[int], str]]]:
         """Which transfers are wrong, and what is wrong with each; later rules presume earlier."""
@@ -326,14 +328,14 @@ class _Slots:
     def _rank(self, member: int) -> int:
         return self._segment.members.rank(int(member))
 
-    def _at(self, ring: RingRows, row: int, member: int, what: str, name: str = "") -> Breach:
+    def _of_row(self, ring: RingRows, row: int, member: int, what: str, name: str = "") -> Breach:
         cell = self._segment.place(ring, row, member)
         text = f"{name}{place_of(self._executable, *cell)}: {what}"
         return breach_at(self._executable, "semantics.transfer", text, cell)
 
-    def _of_all(self, text: str, rule: str) -> Breach:
+    def _missing(self, text: str) -> Breach:
         numbers = frozenset(self._segment.numbers)
-        return Breach(rule, f"{self._name}: {text}", placeholders=numbers)
+        return Breach("semantics.missing", f"{self._name}: {text}", placeholders=numbers)
 
     def reduction_breaches(self, batches: Sequence[Batch]) -> Iterator[Breach]:
         """The first thing that is wrong with the reductions of slots, in the order of a run."""
@@ -357,13 +359,13 @@ class _Slots:
                     target, address = int(transfers.target[at]), int(transfers.written[at])
                     fault = held.put(target, address, frozenset({member}))
                 if fault:
-                    yield self._at(ring, row, member, fault, f"{self._name}: ")
+                    yield self._of_row(ring, row, member, fault, f"{self._name}: ")
                     return
         missing = [one for group in segment.placeholder.groups for one in group]
         missing = [member for member in missing if member not in held.done]
         if missing:
             text = f"nothing is written into the result of rank {self._rank(missing[0])}"
-            yield self._of_all(text, "semantics.slots")
+            yield self._missing(text)
 
 
 class _Held:
