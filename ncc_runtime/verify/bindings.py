@@ -1,12 +1,12 @@
 """Who takes part in a collective, and where its buffers lie in their memories.
 
-Proofs of a collective number the ranks that take part, its *members*, from 0; for messages the
-ranks are found again.
+Proofs of a collective number the ranks that take part, its *members*, from 0; messages name the
+ranks.
 
 A *binding* says where a buffer of the placeholder lies. Mostly buffers lie alike on all ranks.
-Where the programs that take part have them at other addresses, those of the second are counted from
-APART, those of the third from twice that, and so on: then an address says whose layout it belongs
-to, and the layouts of all are proved together.
+Where the programs that take part have different *layouts*, addresses in the second are counted from
+LAYOUT_BYTES, those in the third from twice that, and so on: then an address says which layout it
+belongs to, and all layouts are proved together.
 """
 
 import enum
@@ -18,10 +18,10 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable, StreamFacts
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.stages import JointPlaceholder, Stage, participants
+from ncc_runtime.neff.stages import JointPlaceholder, participants
 
-APART = 1 << 48
-"""Bytes between layouts: no memory has so many."""
+LAYOUT_BYTES = 1 << 48
+"""Between the first addresses of layouts: no memory has so many bytes."""
 
 
 @attrs.frozen(eq=False)
@@ -52,10 +52,10 @@ class Members:
     @cached_property
     def _number(self) -> np.ndarray:
         """By rank the number; IDLE is the last."""
-        assert self.order is not None, "who all are has no numbers of its own"
-        found = np.full(len(self.order) + 1, IDLE)
-        found[self.order] = np.arange(len(self.order))
-        return found
+        assert self.order is not None, "where everybody takes part, ranks are the numbers"
+        number = np.full(len(self.order) + 1, IDLE)
+        number[self.order] = np.arange(len(self.order))
+        return number
 
     def numbered(self, ranks: np.ndarray) -> np.ndarray:
         """Ranks by their numbers; IDLE stays."""
@@ -119,44 +119,40 @@ def bindings_of(
     executable: Executable, number: int, facts: StreamFacts, members: Members
 ) -> tuple[Binding, ...]:
     """Operands, results and channel buffer, one layout after the other."""
-    layouts: dict[tuple[Binding, ...], list[int]] = {}
+    layouts: dict[tuple[Binding, ...], list[int]] = {}  # whose each is
     for stage in executable.stages:
         own = members.inside(stage.ranks)
-        if (own != IDLE).any():
-            layouts.setdefault(_layout(stage, number, facts), []).extend(own.tolist())
+        own = own[own != IDLE]
+        if len(own):
+            program, placeholder = stage.program, stage.program.placeholders[number]
+            tensors = [(Role.OPERAND, *one) for one in enumerate(placeholder.operands)]
+            tensors += [(Role.RESULT, *one) for one in enumerate(placeholder.results)]
+            layout = (
+                *(
+                    Binding(role, index, program.address(one), program.tensors[one].size_bytes)
+                    for role, index, one in tensors
+                ),
+                Binding(Role.CHANNEL, 0, facts.scratch_address, facts.scratch_bytes),
+            )
+            layouts.setdefault(layout, []).extend(own.tolist())
     if len(layouts) == 1:
         return next(iter(layouts))
     return tuple(
-        attrs.evolve(binding, start=binding.start + place * APART, members=tuple(sorted(who)))
-        for place, (bindings, who) in enumerate(layouts.items())
-        for binding in bindings
+        attrs.evolve(one, start=one.start + place * LAYOUT_BYTES, members=tuple(sorted(whose)))
+        for place, (layout, whose) in enumerate(layouts.items())
+        for one in layout
     )
-
-
-def _layout(stage: Stage, number: int, facts: StreamFacts) -> tuple[Binding, ...]:
-    program, placeholder = stage.program, stage.program.placeholders[number]
-    found = [
-        Binding(role, index, program.address(tensor), program.tensors[tensor].size_bytes)
-        for role, tensors in (
-            (Role.OPERAND, placeholder.operands),
-            (Role.RESULT, placeholder.results),
-        )
-        for index, tensor in enumerate(tensors)
-    ]
-    found.append(Binding(Role.CHANNEL, 0, facts.scratch_address, facts.scratch_bytes))
-    return tuple(found)
 
 
 def shifts_of(bindings: Sequence[Binding], members: Members) -> np.ndarray | None:
     """By number, what its addresses are counted from; None: all from 0."""
     if all(binding.members is None for binding in bindings):
         return None
-    found: np.ndarray = np.zeros(
-        members.count if members.order is None else len(members.order), np.int64
-    )
+    numbers = members.count if members.order is None else len(members.order)
+    shifts: np.ndarray = np.zeros(numbers, np.int64)
     for binding in bindings:
-        found[binding.rows] = binding.start // APART * APART
-    return found
+        shifts[binding.rows] = binding.start // LAYOUT_BYTES * LAYOUT_BYTES
+    return shifts
 
 
 def shifted(addresses: np.ndarray, owner: np.ndarray, shifts: np.ndarray | None) -> np.ndarray:
@@ -168,7 +164,7 @@ def shifted(addresses: np.ndarray, owner: np.ndarray, shifts: np.ndarray | None)
 
 def own_address(address: int) -> int:
     """Where an address of any layout lies in the memory of its rank."""
-    return address % APART if address > 0 else address
+    return address % LAYOUT_BYTES if address > 0 else address
 
 
 def binding_of(bindings: Sequence[Binding], role: Role, index: int, member: int) -> Binding:
@@ -184,39 +180,41 @@ def binding_of(bindings: Sequence[Binding], role: Role, index: int, member: int)
 
 def extents_of(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
     """Where bindings begin and end, overlapping ones together, ascending."""
-    found: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     for binding in sorted(bindings, key=lambda binding: binding.start):
-        if found and binding.start < found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], binding.end)
+        if extents and binding.start < extents[-1][1]:
+            extents[-1] = extents[-1][0], max(extents[-1][1], binding.end)
         else:
-            found.append((binding.start, binding.end))
-    return found
+            extents.append((binding.start, binding.end))
+    return extents
 
 
 @attrs.frozen(eq=False)
-class Form:
-    """Where the bindings lie, overlapping ones together, and where a form of its own has them."""
+class Relocation:
+    """Moves addresses to where they were if the bindings lay one behind the other from 0.
 
-    start: np.ndarray  # (extents,) ascending
+    Placeholders that do the same to buffers elsewhere have the same addresses then.
+    """
+
+    start: np.ndarray  # (extents,) ascending, of the bindings, overlapping ones together
     end: np.ndarray
     shift: np.ndarray  # (extents + 1,): added to addresses in it; the last to all others
 
     @classmethod
-    def of(cls, bindings: Sequence[Binding]) -> "Form":
-        """The form of a placeholder with these bindings."""
+    def of(cls, bindings: Sequence[Binding]) -> "Relocation":
+        """That of a placeholder with these bindings, in their order."""
         start, end = np.array(extents_of(bindings), np.int64).T
-        named = [
-            int(np.searchsorted(start, binding.start, side="right")) - 1 for binding in bindings
-        ]
         at, shift = 0, np.zeros(len(start) + 1, np.int64)
-        for extent in dict.fromkeys(named):  # in the order of the bindings, not of the addresses
+        starts = [binding.start for binding in bindings]
+        extents = np.searchsorted(start, starts, side="right") - 1
+        for extent in dict.fromkeys(extents.tolist()):
             shift[extent] = at - start[extent]
             at += int(end[extent] - start[extent])
         shift[-1] = 1 << 62
         return cls(start, end, shift)
 
-    def formed(self, addresses: np.ndarray) -> np.ndarray:
-        """Addresses as if the bindings lay one behind the other from 0."""
+    def relocated(self, addresses: np.ndarray) -> np.ndarray:
+        """Addresses moved; IDLE stays."""
         extent = np.searchsorted(self.start, addresses, side="right") - 1
         outside = (extent < 0) | (addresses >= self.end[extent])
         moved = addresses + self.shift[np.where(outside, len(self.start), extent)]

@@ -28,6 +28,9 @@ NOBODY = -1
 NEVER = np.iinfo(np.int32).max
 """In place of a row: one that no queue comes to."""
 
+_ROW_BITS = 32
+"""A queue has fewer rows than two to this."""
+
 
 class Target(NamedTuple):
     """What one row waits for: that a row of a queue is complete, on the rank of each poster."""
@@ -108,16 +111,19 @@ class Run:
     reached: Mapping[int, np.ndarray]  # by queue, (ranks,): rows completed
     stuck: Sequence[tuple[int, int]]  # (queue, rank) of those that have rows left
 
-    def of_queue(self, queue: int) -> Sequence[tuple[int, Batch]]:
-        """The batches of a queue, each with its place among all batches."""
-        return self._by_queue.get(queue, ())
+    def of_rows(self, queue: int, first: int, last: int) -> np.ndarray:
+        """The places in `batches` of rows of a queue from first up to last, row by row."""
+        keys, places = self._by_row
+        begin, end = np.searchsorted(keys, [(queue << _ROW_BITS) + at for at in (first, last)])
+        return places[begin:end]
 
     @cached_property
-    def _by_queue(self) -> Mapping[int, Sequence[tuple[int, Batch]]]:
-        found: dict[int, list[tuple[int, Batch]]] = {}
-        for moment, batch in enumerate(self.batches):
-            found.setdefault(batch.queue, []).append((moment, batch))
-        return found
+    def _by_row(self) -> tuple[np.ndarray, np.ndarray]:
+        """Queue and row of each batch as one number, ascending, and the batch's place."""
+        keys = [(batch.queue << _ROW_BITS) + batch.row for batch in self.batches]
+        key = np.array(keys, np.int64)
+        places = np.argsort(key, kind="stable")
+        return key[places], places
 
 
 def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:

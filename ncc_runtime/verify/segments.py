@@ -1,10 +1,10 @@
-"""Segments: what fills one placeholder on all ranks, cut out of the queues of its stream.
+"""Segments: the rows of one placeholder on all ranks, cut out of the queues of its stream.
 
 A segment looks the same wherever it stands. Its ranks are the members of the collective, numbered
 from 0. Its queues are numbered from 0, too: the CC-core first, then the rings that have rows, by
 lane. A wait is the row of the segment that it waits for; waits for what came before order nothing
-within it. `bindings` say where its buffers lie. Placeholders whose rows are equal
-in that form are one segment, proved once.
+within it. `bindings` say where its buffers lie. Placeholders whose rows are equal in that form are
+one segment, proved once.
 
 Where several programs take part, each has the same rows in queues of its own, with cells for its
 own ranks only: they are put together rank by rank. That rows of a placeholder are contiguous, begin
@@ -25,6 +25,7 @@ from ncc_runtime.lowering.executable import (
     IDLE,
     CcQueue,
     DmaQueue,
+    EngineQueue,
     Executable,
     Post,
     RegisterLoad,
@@ -33,7 +34,14 @@ from ncc_runtime.lowering.executable import (
     is_run_by,
 )
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.verify.bindings import Binding, Form, Members, bindings_of, shifted, shifts_of
+from ncc_runtime.verify.bindings import (
+    Binding,
+    Members,
+    Relocation,
+    bindings_of,
+    shifted,
+    shifts_of,
+)
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges, narrowed
 from ncc_runtime.verify.order import NOBODY, Batch, Run, Target, grouped
@@ -41,21 +49,37 @@ from ncc_runtime.verify.order import NOBODY, Batch, Run, Target, grouped
 BLOCK_CELLS = 1 << 20
 """Cells of a column that are looked at together: temporary arrays stay in cache."""
 
+Q = TypeVar("Q", CcQueue, DmaQueue)
+
 
 @attrs.frozen(eq=False)
-class Span:
-    """Where rows stand, on the ranks of one program."""
+class QueueSpan(Generic[Q]):
+    """The rows of a placeholder in one queue, on the ranks of one program."""
 
-    queue: int  # in Executable.queues
-    first: int  # row of the queue
-    ranks: np.ndarray | None  # whose, as ranks of the executable; None: everybody's
+    number: int  # of the queue, in Executable.queues
+    queue: Q
+    rows: slice
+
+    @property
+    def first(self) -> int:
+        """The first of them."""
+        return int(self.rows.start)
+
+    def __len__(self) -> int:
+        return int(self.rows.stop - self.rows.start)
+
+
+CcSpans = Sequence[QueueSpan[CcQueue]]
+RingSpans = Sequence[QueueSpan[DmaQueue]]
+Spans = Sequence[QueueSpan[CcQueue] | QueueSpan[DmaQueue]]
+"""One of each program that takes part."""
 
 
 @attrs.frozen(eq=False)
 class CcRows:
     """Its rows in the stream's CC-core queue; the first is T, the last DONE."""
 
-    spans: tuple[Span, ...]
+    spans: CcSpans
     opcode: np.ndarray  # (n,)
     round: np.ndarray  # (n,)
     lane: np.ndarray  # (n,) of the ring that an ADVANCE moves, else IDLE
@@ -65,9 +89,7 @@ class CcRows:
     row: np.ndarray  # (n, members or 1), of that queue
     owner: np.ndarray  # (semaphores, members), by whose rows each semaphore is incremented
     posts: tuple[Post, ...]
-    loads: tuple[
-        Mapping[int, RegisterLoad], ...
-    ] = ()  # of each span, by row; addresses as in memory
+    loads: tuple[Mapping[int, RegisterLoad], ...]  # of each span, by row; addresses as in memory
 
     def __len__(self) -> int:
         return len(self.opcode)
@@ -77,7 +99,7 @@ class CcRows:
 class RingRows:
     """Its rows in one DMA ring; columns as in DmaQueue."""
 
-    spans: tuple[Span, ...]
+    spans: RingSpans
     lane: int
     opcode: np.ndarray  # (n,)
     round: np.ndarray  # (n,)
@@ -90,197 +112,154 @@ class RingRows:
     second_peer: np.ndarray | None  # (n, ranks)
     second_target: np.ndarray | None  # (n, ranks), addresses
     posts: tuple[Post, ...]
-    registers: Registers | None = None
+    registers: Registers | None
 
     def __len__(self) -> int:
         return len(self.opcode)
 
 
 Rows = CcRows | RingRows
-Q = TypeVar("Q", CcQueue, DmaQueue)
 
 
 @attrs.frozen(eq=False)
-class Part(Generic[Q]):
-    """The rows of a placeholder in one queue."""
-
-    position: int  # in Executable.queues
-    queue: Q
-    rows: slice
-
-    @property
-    def span(self) -> Span:
-        """Where they stand."""
-        return Span(self.position, self.rows.start, self.queue.ranks)
-
-    @property
-    def posts(self) -> tuple[Post, ...]:
-        """What they increment, by rank of the executable."""
-        rows = self.rows
-        return tuple(Post(post.rank[rows], post.sem[rows]) for post in self.queue.sync.posts)
-
-
-CcParts = Sequence[Part[CcQueue]]
-RingParts = Sequence[Part[DmaQueue]]
-
-
-@attrs.frozen(eq=False)
-class Cut:
-    """Cuts out the rows of one placeholder; parts are those of all programs that take part."""
+class _Cut:
+    """Cuts out the rows of one placeholder, and puts those of all programs together."""
 
     members: Members
-    shifts: np.ndarray | None  # of addresses, by number
+    shifts: np.ndarray | None  # of addresses, by member
 
-    def cc(self, parts: CcParts, rings: Sequence[RingParts], edges: Edges) -> CcRows:
-        """Rows of the CC-cores."""
-        queue, rows = parts[0].queue, parts[0].rows
+    def cc(self, spans: CcSpans, rings: Sequence[RingSpans], edges: Edges) -> CcRows:
+        """The rows of the CC-cores, with what they wait for in the segment's own numbers."""
+        queue, rows = spans[0].queue, spans[0].rows
         lane, pushed = queue.ring[rows], queue.ring_row[rows].copy()
+        runner = 0 if queue.ranks is None else int(queue.ranks[0])
         for ring in rings:
-            pushed[lane == ring[0].queue.lane] -= _beside(ring, queue).rows.start
-        numbers, firsts, lengths = _numbering(parts, rings, len(edges.executable.queues))
-        awaited = [edges.awaited(part.position, part.rows) for part in parts]
-        owner = self._joined(parts, [one for one, _ in awaited])
-        row = self._joined(parts, [np.broadcast_to(at, one.shape) for one, at in awaited])
-        number = np.where(owner == NOBODY, NOBODY, numbers[owner])
+            own = next(span for span in ring if is_run_by(span.queue, runner))
+            pushed[lane == own.queue.lane] -= own.first
+        # by queue of the executable: its number in the segment, its first row there, how many rows
+        numbers: np.ndarray = np.full(len(edges.executable.queues) + 1, NOBODY)  # NOBODY: the last
+        firsts, lengths = np.zeros((2, len(numbers)), np.int64)
+        queues: list[Spans] = [spans, *rings]
+        for number, of_queue in enumerate(queues):
+            for span in of_queue:
+                numbers[span.number], firsts[span.number] = number, span.first
+                lengths[span.number] = len(span)
+        awaited = [edges.awaited(span.number, span.rows) for span in spans]
+        owner = self._joined(spans, [one for one, _ in awaited])
+        row = self._joined(spans, [np.broadcast_to(at, one.shape) for one, at in awaited])
+        number_of = np.where(owner == NOBODY, NOBODY, numbers[owner])
         # who waits for a row behind the segment waits for all that its queue does in it, too
         row = np.minimum(row - firsts[owner], lengths[owner] - 1)
-        inside = (number != NOBODY) & (row >= 0)
+        inside = (number_of != NOBODY) & (row >= 0)
         by_sem = edges.source.reshape(-1, edges.executable.ranks)[:, self.members.index]
         return CcRows(
-            spans=tuple(part.span for part in parts),
+            spans=spans,
             opcode=queue.opcode[rows],
             round=queue.round[rows],
             lane=lane,
             pushed=pushed,
-            wait_sem=narrowed(self._joined(parts, [p.queue.sync.wait_sem[p.rows] for p in parts])),
-            queue=np.where(inside, number, NOBODY),
+            wait_sem=narrowed(self._column(spans, [span.queue.sync.wait_sem for span in spans])),
+            queue=np.where(inside, number_of, NOBODY),
             row=np.where(inside, row, NOBODY),
             owner=self.members.inside(by_sem),
-            posts=self._posts(parts),
-            loads=tuple(_loads(part) for part in parts),
+            posts=self._posts(spans),
+            loads=tuple(
+                {
+                    row - span.first: load
+                    for row, load in span.queue.loads.items()
+                    if span.rows.start <= row < span.rows.stop
+                }
+                for span in spans
+            ),
         )
 
-    def ring(self, parts: RingParts) -> RingRows:
-        """Rows of the rings of one lane."""
-        queue, rows = parts[0].queue, parts[0].rows
-        peer = self._ranks(parts, [part.queue.peer[part.rows] for part in parts])
-        owner, second_peer, second_target = self._source_rank(parts), None, None
-        if any(part.queue.second_peer is not None for part in parts):
-            columns = [_or_idle(part.queue.second_peer, part.rows) for part in parts]
-            second_peer = self._ranks(parts, columns)
-            columns = [_or_idle(part.queue.second_target, part.rows) for part in parts]
-            second_target = shifted(self._joined(parts, columns), second_peer, self.shifts)
-        sources = self._joined(parts, [part.queue.sources[part.rows] for part in parts])
-        target = self._joined(parts, [part.queue.target[part.rows] for part in parts])
-        own = np.arange(self.members.count)[None, :, None] if owner is None else owner
+    def ring(self, spans: RingSpans) -> RingRows:
+        """The rows of the rings of one lane."""
+        queue, rows = spans[0].queue, spans[0].rows
+        peer = self.members.numbered(self._column(spans, [span.queue.peer for span in spans]))
+        second_peer = self._optional(spans, [span.queue.second_peer for span in spans])
+        second_target = self._optional(spans, [span.queue.second_target for span in spans])
+        if second_peer is not None and second_target is not None:
+            second_peer = self.members.numbered(second_peer)
+            second_target = shifted(second_target, second_peer, self.shifts)
+        owner, source_rank = np.arange(self.members.count)[None, :, None], None
+        if any(span.queue.source_rank is not None for span in spans):
+            source_rank = self.members.numbered(
+                self._column(spans, [_source_rank(span.queue) for span in spans])
+            )
+            owner = source_rank
+        sources = self._column(spans, [span.queue.sources for span in spans])
+        target = self._column(spans, [span.queue.target for span in spans])
+        none = (None, None, None)
+        each = (none if one is None else one.columns for one in (s.queue.registers for s in spans))
+        named = [self._optional(spans, column) for column in zip(*each, strict=True)]
+        registers = [column for column in named if column is not None]  # all three or none
         return RingRows(
-            spans=tuple(part.span for part in parts),
+            spans=spans,
             lane=queue.lane,
             opcode=queue.opcode[rows],
             round=queue.round[rows],
             divisor=queue.divisor[rows],
             peer=peer,
-            sources=shifted(sources, own, self.shifts),
+            sources=shifted(sources, owner, self.shifts),
             target=shifted(target, peer, self.shifts),
-            size_bytes=self._joined(parts, [part.queue.size_bytes[part.rows] for part in parts]),
-            source_rank=owner,
+            size_bytes=self._column(spans, [span.queue.size_bytes for span in spans]),
+            source_rank=source_rank,
             second_peer=second_peer,
             second_target=second_target,
-            posts=self._posts(parts),
-            registers=self._registers(parts),
+            posts=self._posts(spans),
+            registers=Registers(*registers) if registers else None,
         )
 
-    def _registers(self, parts: RingParts) -> Registers | None:
-        each = [part.queue.registers for part in parts]
-        if all(one is None for one in each):
-            return None
-        rows = slice(parts[0].rows.stop - parts[0].rows.start)
-        none = (None, None, None)
-        columns = zip(*(none if one is None else one.columns for one in each), strict=True)
-        return Registers(
-            *(
-                self._joined(
-                    parts,
-                    [
-                        _or_idle(one, rows if one is None else part.rows)
-                        for one, part in zip(column, parts, strict=True)
-                    ],
-                )
-                for column in columns
-            )
-        )
-
-    def _source_rank(self, parts: RingParts) -> np.ndarray | None:
-        if all(part.queue.source_rank is None for part in parts):
-            return None
-        columns = []
-        for part in parts:
-            shape = part.queue.sources[part.rows].shape
-            owner = part.queue.source_rank
-            own = np.broadcast_to(np.arange(shape[1], dtype=np.int32)[:, None], shape)
-            columns.append(own if owner is None else owner[part.rows])
-        return self._ranks(parts, columns)
-
-    def _posts(self, parts: CcParts | RingParts) -> tuple[Post, ...]:
+    def _posts(self, spans: Spans) -> tuple[Post, ...]:
         """What members increment on members."""
-        found = []
-        none = np.full((parts[0].rows.stop - parts[0].rows.start, 1), IDLE)
-        each = (part.posts for part in parts)
-        for posts in itertools.zip_longest(*each, fillvalue=Post(none, none)):
-            rank = self._joined(parts, [post.rank for post in posts])
-            sem = self._joined(parts, [post.sem for post in posts])
-            found.append(Post(self.members.inside(rank), sem))
-        return tuple(found)
+        posts = []
+        none = np.full((len(spans[0]), 1), IDLE)
+        each = ([(p.rank[s.rows], p.sem[s.rows]) for p in s.queue.sync.posts] for s in spans)
+        for columns in itertools.zip_longest(*each, fillvalue=(none, none)):
+            rank, sem = (self._joined(spans, column) for column in zip(*columns, strict=True))
+            posts.append(Post(self.members.inside(rank), sem))
+        return tuple(posts)
 
-    def _ranks(self, parts: RingParts, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """A column of ranks, as numbers."""
-        return self.members.numbered(self._joined(parts, columns))
+    def _column(self, spans: Spans, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """The columns of whole queues cut and put together."""
+        cut = [column[span.rows] for span, column in zip(spans, columns, strict=True)]
+        return self._joined(spans, cut)
 
-    def _joined(self, parts: CcParts | RingParts, columns: Sequence[np.ndarray]) -> np.ndarray:
-        """A column of all parts, for the members only."""
+    def _optional(
+        self, spans: RingSpans, columns: Sequence[np.ndarray | None]
+    ) -> np.ndarray | None:
+        """The same of a column that a queue may lack: IDLE stands for it; None if all lack it."""
+        if all(column is None for column in columns):
+            return None
+        cut = [
+            np.full((len(span), 1), IDLE) if column is None else column[span.rows]
+            for span, column in zip(spans, columns, strict=True)
+        ]
+        return self._joined(spans, cut)
+
+    def _joined(self, spans: Spans, columns: Sequence[np.ndarray]) -> np.ndarray:
+        """Columns for the ranks of several programs as one for the members."""
         first = columns[0]
         if len(columns) == 1:
             is_for_all = self.members.order is None or first.shape[1] == 1
             return first if is_for_all else first[:, self.members.index]
         shape = (len(first), self.members.count, *first.shape[2:])
-        found = np.full(shape, IDLE, np.result_type(*columns))
-        for stretch, column in zip((part.span for part in parts), columns, strict=True):
-            ranks = stretch.ranks
+        joined = np.full(shape, IDLE, np.result_type(*columns))
+        for span, column in zip(spans, columns, strict=True):
+            ranks = span.queue.ranks
             assert ranks is not None, "queues of several programs"
-            its = column if column.shape[1] == 1 else column[:, ranks]
-            found[:, self.members.numbered(ranks)] = its
-        return found
+            own = column if column.shape[1] == 1 else column[:, ranks]
+            joined[:, self.members.numbered(ranks)] = own
+        return joined
 
 
-def _loads(part: Part[CcQueue]) -> Mapping[int, RegisterLoad]:
-    """The LOADs of a part, counted from its first row."""
-    first, last = part.rows.start, part.rows.stop
-    loads = part.queue.loads.items()
-    return {row - first: load for row, load in loads if first <= row < last}
-
-
-def _beside(parts: RingParts, queue: CcQueue) -> Part[DmaQueue]:
-    """The part of a CC-core's own program."""
-    rank = 0 if queue.ranks is None else int(queue.ranks[0])
-    return next(part for part in parts if is_run_by(part.queue, rank))
-
-
-def _or_idle(column: np.ndarray | None, rows: slice) -> np.ndarray:
-    return np.full((rows.stop - rows.start, 1), IDLE) if column is None else column[rows]
-
-
-def _numbering(
-    parts: CcParts, rings: Sequence[RingParts], queues: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By queue of the executable: its number in the segment, its first row there, and how many."""
-    numbers: np.ndarray = np.full(queues + 1, NOBODY)  # the last is what NOBODY finds
-    firsts, lengths = np.zeros(queues + 1, np.int64), np.zeros(queues + 1, np.int64)
-    every = [(CC, part.position, part.rows) for part in parts]
-    every += [(k + 1, part.position, part.rows) for k, ring in enumerate(rings) for part in ring]
-    for number, position, rows in every:
-        numbers[position], firsts[position] = number, rows.start
-        lengths[position] = rows.stop - rows.start
-    return numbers, firsts, lengths
+def _source_rank(queue: DmaQueue) -> np.ndarray:
+    """In whose memory the sources of a queue's rows are: where it does not say, in their own."""
+    if queue.source_rank is not None:
+        return queue.source_rank
+    shape = queue.sources.shape
+    return np.broadcast_to(np.arange(shape[1], dtype=np.int32)[:, None], shape)
 
 
 def blocks(shape: Sequence[int]) -> Iterator[slice]:
@@ -292,7 +271,7 @@ def blocks(shape: Sequence[int]) -> Iterator[slice]:
 
 @attrs.frozen(eq=False, slots=False)
 class Segment:
-    """The rows of one placeholder, or of several alike ones: then those of the first."""
+    """The rows of one placeholder, or of several equal ones: then those of the first."""
 
     numbers: tuple[int, ...]  # placeholders
     placeholder: Placeholder  # of members
@@ -314,8 +293,8 @@ class Segment:
     def place(self, rows: Rows, row: int, member: int) -> tuple[int, int, int]:
         """Queue, row and rank of a member's row."""
         rank = self.members.rank(member)
-        span = next(one for one in rows.spans if one.ranks is None or rank in one.ranks)
-        return span.queue, span.first + row, rank
+        span = next(span for span in rows.spans if is_run_by(span.queue, rank))
+        return span.number, span.first + row, rank
 
     @property
     def queues(self) -> int:
@@ -349,140 +328,124 @@ class Segment:
 
     def batches(self, run: Run) -> Sequence[Batch]:
         """The rows of the segment in the order of a run, in its own numbers."""
-        found: list[tuple[int, Batch]] = []
+        places: list[int] = []  # of batches among those of the run
+        batches: list[Batch] = []
         for number in range(self.queues):
             for span in self.rows(number).spans:
-                last = span.first + len(self.rows(number))
-                for moment, batch in run.of_queue(span.queue):
-                    if span.first <= batch.row < last:
-                        ranks = span.ranks if batch.ranks is None else batch.ranks
-                        members = None if ranks is None else self.members.inside(ranks)
-                        if members is not None:
-                            members = members[members != IDLE]
-                            if len(members) == self.ranks:
-                                members = None
-                        elif self.members.order is not None:
-                            members = None  # all ranks, so all members
-                        row = batch.row - span.first
-                        found.append((moment, Batch(number, row, members)))
-        found.sort(key=lambda one: one[0])
-        return [batch for _, batch in found]
+                everybody = self._members_of(span.queue.ranks)
+                own = run.of_rows(span.number, span.first, span.first + len(span)).tolist()
+                for _, row, ranks in (run.batches[place] for place in own):
+                    members = everybody if ranks is None else self._members_of(ranks)
+                    batches.append(Batch(number, row - span.first, members))
+                places += own
+        return [batches[at] for at in np.argsort(places).tolist()]
 
-
-_Columns = Sequence[np.ndarray | None]
-"""Everything that is compared of two segments of one shape."""
+    def _members_of(self, ranks: np.ndarray | None) -> np.ndarray | None:
+        """Those of the ranks that take part, by number; None: all who do."""
+        if ranks is None:
+            return None
+        members = self.members.inside(ranks)
+        members = members[members != IDLE]
+        return None if len(members) == self.ranks else members
 
 
 def segments(executable: Executable, edges: Edges | None = None) -> tuple[Segment, ...]:
     """The distinct segments, in the order of their first placeholders."""
     edges = edges or Edges(executable)
-    found = [one for facts in executable.streams for one in _of_stream(executable, facts, edges)]
+    every = [one for facts in executable.streams for one in _of_stream(executable, facts, edges)]
+    every.sort(key=lambda one: one.number)
     alike: dict[Hashable, list[Segment]] = {}
-    for one in found:
+    for one in every:
         alike.setdefault(_shape(one), []).append(one)
-    distinct = [one for group in alike.values() for one in _joined(group)]
+    distinct = [one for some in alike.values() for one in _merged(some)]
     return tuple(sorted(distinct, key=lambda one: one.number))
-
-
-def _joined(group: Sequence[Segment]) -> Iterator[Segment]:
-    """Segments of one shape; those whose rows are equal too as one."""
-    if len(group) == 1:
-        yield group[0]
-        return
-    found: list[tuple[_Columns, list[Segment]]] = []
-    maybe: dict[bytes, list[tuple[_Columns, list[Segment]]]] = {}  # by a column that often differs
-    for one in group:
-        columns, known = _columns_of(one), maybe.setdefault(narrowed(one.cc.wait_sem).tobytes(), [])
-        equal = next((ones for other, ones in known if _are_equal(columns, other)), None)
-        if equal is not None:
-            equal.append(one)
-            continue
-        known.append((columns, [one]))
-        found.append(known[-1])
-    for _, ones in found:
-        numbers = tuple(sorted(one.number for one in ones))
-        first = next(one for one in ones if one.number == numbers[0])
-        yield attrs.evolve(first, numbers=numbers)
-
-
-@attrs.frozen(eq=False)
-class _Parts:
-    """The rows of a placeholder, queue by queue."""
-
-    cc: list[Part[CcQueue]] = attrs.field(factory=list)
-    rings: dict[int, list[Part[DmaQueue]]] = attrs.field(factory=dict)  # by lane
 
 
 def _of_stream(executable: Executable, facts: StreamFacts, edges: Edges) -> Iterator[Segment]:
     """One segment for each placeholder of a stream, in order."""
-    for number, parts in sorted(_parts(executable, facts.stream).items()):
+    cores: dict[int, list[QueueSpan[CcQueue]]] = {}
+    rings: dict[int, dict[int, list[QueueSpan[DmaQueue]]]] = {}  # by placeholder, by lane
+    for position, queue in enumerate(executable.queues):
+        if isinstance(queue, EngineQueue) or queue.stream != facts.stream:
+            continue
+        begins = np.flatnonzero(np.diff(queue.placeholder, prepend=IDLE - 1)).tolist()
+        for first, last in itertools.pairwise([*begins, len(queue.placeholder)]):
+            number, rows = int(queue.placeholder[first]), slice(first, last)
+            if number == IDLE:
+                continue
+            if isinstance(queue, CcQueue):
+                cores.setdefault(number, []).append(QueueSpan(position, queue, rows))
+            else:
+                of_lane = rings.setdefault(number, {}).setdefault(queue.lane, [])
+                of_lane.append(QueueSpan(position, queue, rows))
+    for number, core in sorted(cores.items()):
         placeholder = executable.program.placeholders[number]
         members = Members.of(placeholder, executable.ranks)
         bindings = bindings_of(executable, number, facts, members)
-        cut, rings = Cut(members, shifts_of(bindings, members)), tuple(parts.rings.values())
+        cut, of_lanes = _Cut(members, shifts_of(bindings, members)), rings.get(number, {})
         yield Segment(
             numbers=(number,),
             placeholder=members.placeholder(placeholder),
             members=members,
-            cc=cut.cc(parts.cc, rings, edges),
-            rings=tuple(cut.ring(ring) for ring in rings),
+            cc=cut.cc(core, tuple(of_lanes.values()), edges),
+            rings=tuple(cut.ring(spans) for spans in of_lanes.values()),
             bindings=bindings,
         )
 
 
-def _parts(executable: Executable, stream: int) -> Mapping[int, _Parts]:
-    """By placeholder of a stream, its rows."""
-    found: dict[int, _Parts] = {}
-    for position, queue in enumerate(executable.queues):
-        if isinstance(queue, CcQueue) and queue.stream == stream:
-            for number, rows in _spans(queue.placeholder).items():
-                found.setdefault(number, _Parts()).cc.append(Part(position, queue, rows))
-        elif isinstance(queue, DmaQueue) and queue.stream == stream:
-            for number, rows in _spans(queue.placeholder).items():
-                rings = found.setdefault(number, _Parts()).rings
-                rings.setdefault(queue.lane, []).append(Part(position, queue, rows))
-    return found
-
-
-def _spans(placeholder: np.ndarray) -> Mapping[int, slice]:
-    """Which rows belong to each placeholder, in the order of the rows."""
-    edges = np.flatnonzero(np.diff(placeholder, prepend=IDLE - 1)).tolist()
-    ends = [*edges[1:], len(placeholder)]
-    return {
-        int(placeholder[first]): slice(first, last)
-        for first, last in zip(edges, ends, strict=True)
-        if placeholder[first] != IDLE
-    }
+# ---- which are equal
 
 
 def _shape(one: Segment) -> Hashable:
-    """What is quick to compare of a segment."""
-    said = attrs.evolve(one.placeholder, operands=(), results=(), channel_id=None, name="")
-    starts = Form.of(one.bindings).formed(
-        np.array([binding.start for binding in one.bindings], np.int64)
-    )
-    sizes = tuple((binding.role, binding.size_bytes, binding.members) for binding in one.bindings)
-    rings = tuple((ring.lane, len(ring)) for ring in one.rings)
+    """What is quick to compare of a segment, and mostly tells it from others."""
     if one.placeholder.op.is_counted:
         return one.number  # its tables and registers are its own
-    return said, one.ranks, tuple(starts.tolist()), sizes, len(one.cc), rings
+    placeholder = attrs.evolve(one.placeholder, operands=(), results=(), channel_id=None, name="")
+    starts = np.array([binding.start for binding in one.bindings], np.int64)
+    bindings = [(binding.role, binding.size_bytes, binding.members) for binding in one.bindings]
+    return (
+        placeholder,
+        one.ranks,
+        tuple(Relocation.of(one.bindings).relocated(starts).tolist()),
+        tuple(bindings),
+        len(one.cc),
+        tuple((ring.lane, len(ring)) for ring in one.rings),
+        narrowed(one.cc.wait_sem).tobytes(),
+    )
 
 
-def _columns_of(one: Segment) -> _Columns:
+def _merged(alike: Sequence[Segment]) -> Iterator[Segment]:
+    """Segments of one shape, in order; those whose rows are equal too as one."""
+    if len(alike) == 1:
+        yield alike[0]
+        return
+    distinct: list[tuple[Sequence[np.ndarray | None], list[Segment]]] = []
+    for one in alike:
+        columns = _columns(one)
+        for others, equal in distinct:
+            if len(columns) == len(others) and all(map(_is_equal, columns, others)):
+                equal.append(one)
+                break
+        else:
+            distinct.append((columns, [one]))
+    for _, equal in distinct:
+        yield attrs.evolve(equal[0], numbers=tuple(one.number for one in equal))
+
+
+def _columns(one: Segment) -> Sequence[np.ndarray | None]:
     """Equal for segments whose rows are equal but for where and when they stand."""
-    cc, form = one.cc, Form.of(one.bindings)
+    cc, relocated = one.cc, Relocation.of(one.bindings).relocated
     columns: list[np.ndarray | None] = [cc.opcode, cc.round, cc.lane, cc.pushed]
-    columns += [cc.wait_sem, cc.queue, cc.row, *_columns(cc.posts)]
+    columns += [cc.wait_sem, cc.queue, cc.row]
     for ring in one.rings:
         columns += [ring.opcode, ring.round, ring.divisor, ring.peer, ring.size_bytes]
-        columns += [ring.source_rank, ring.second_peer, *_columns(ring.posts)]
-        columns += [form.formed(ring.sources), form.formed(ring.target)]
-        columns.append(None if ring.second_target is None else form.formed(ring.second_target))
+        columns += [ring.source_rank, ring.second_peer]
+        columns += [relocated(ring.sources), relocated(ring.target)]
+        columns.append(None if ring.second_target is None else relocated(ring.second_target))
+    for posts in (cc.posts, *(ring.posts for ring in one.rings)):
+        columns.append(np.zeros(len(posts)))  # so that columns behind it stand for the same
+        columns += [column for post in posts for column in (post.rank, post.sem)]
     return columns
-
-
-def _are_equal(some: _Columns, others: _Columns) -> bool:
-    return len(some) == len(others) and all(map(_is_equal, some, others))
 
 
 def _is_equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
@@ -492,9 +455,3 @@ def _is_equal(one: np.ndarray | None, other: np.ndarray | None) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     return np.array_equal(narrowed(one), narrowed(other))
-
-
-def _columns(posts: Sequence[Post]) -> Iterator[np.ndarray]:
-    for post in posts:
-        yield post.rank
-        yield post.sem

@@ -1,6 +1,7 @@
 """Proof of what collectives compute: all algorithms pass, and what is wrong is named."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import attrs
 import numpy as np
@@ -21,9 +22,10 @@ from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
 from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.order import Batch
 from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.segments import segments
-from ncc_runtime.verify.semantics import outcome, semantics
+from ncc_runtime.verify.segments import Segment, segments
+from ncc_runtime.verify.semantics import results, semantics
 from ncc_runtime.verify.semantics.cells import Cells
 from ncc_runtime.verify.semantics.fingerprints import Powers
 from ncc_runtime.verify.semantics.semantics import prove_semantics
@@ -231,6 +233,21 @@ def test_a_broken_ring_is_refuted_in_these_words(
     assert words in complaint(edited(ring(), edit))
 
 
+def test_breaches_are_records_of_rows_ranks_and_placeholders() -> None:
+    executable = ring()
+    first, *_, result = proof_of(edited(executable, write_operand)).breaches
+    (cell,) = first.cells
+    assert executable.queues[cell.queue].name == "cc0.dma0"
+    assert (first.rule, cell.row, cell.rank, first.placeholders) == (
+        "semantics.transfer",
+        4,
+        0,
+        {0},
+    )
+    assert (result.rule, result.placeholders) == ("semantics.result", {0})
+    assert len(result.ranks) == int(result.text.split("wrong on ")[1].split()[0])
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
@@ -376,7 +393,7 @@ def test_chunks_of_any_size_are_proved_element_by_element(dtype: DType, elements
     assert not proof_of(edited(right, shift)).holds
 
 
-def test_buffers_without_bytes_hold_what_was_promised() -> None:
+def test_buffers_without_bytes_hold_what_they_must() -> None:
     proof = proof_of(ring(0))
     assert proof.holds
     assert proof.size == "28 transfers into 0 byte ranges of 1 collectives (1 distinct)"
@@ -425,7 +442,8 @@ def test_it_does_not_matter_how_memory_is_cut(
 ) -> None:
     executable = ring(18) if edit is None else edited(ring(18), edit)
     expected = proof_of(executable).texts
-    monkeypatch.setattr(semantics, "outcome", lambda filling: outcome.outcome(filling, even))
+    evenly = functools.partial(results.outcome_of, even=even)
+    monkeypatch.setattr(semantics, "outcome_of", evenly)
     assert proof_of(executable).texts == expected
 
 
@@ -436,13 +454,13 @@ def test_a_cell_that_is_written_from_two_is_cut(monkeypatch: pytest.MonkeyPatch)
         columns["sources"][4, 1, 0] += 4
 
     runs = []
-    perform = outcome._run
+    perform = results._run
 
-    def counted(filling: outcome.Filling, cells: Cells) -> object:
+    def counted(segment: Segment, batches: Sequence[Batch], cells: Cells) -> object:
         runs.append(len(cells))
-        return perform(filling, cells)
+        return perform(segment, batches, cells)
 
-    monkeypatch.setattr(outcome, "_run", counted)
+    monkeypatch.setattr(results, "_run", counted)
     executable = edited(ring(100_003), shift)
     (found,) = proof_of(executable).texts
     assert runs == [12, 13]

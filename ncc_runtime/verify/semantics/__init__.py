@@ -1,1 +1,1 @@
-"""Every byte of every result is what its collective promises."""
+"""Every byte of every result is what its collective must compute."""

@@ -46,13 +46,13 @@ class Powers:
 
 def _powers(base: np.ndarray, count: int) -> np.ndarray:
     """1, base, base^2 …, (count,) uint64; `base` is (1,)."""
-    found = np.repeat(base, count)
-    found[0] = 1
-    return np.cumprod(found, dtype=np.uint64)
+    factors = np.repeat(base, count)
+    factors[0] = 1
+    return np.cumprod(factors, dtype=np.uint64)
 
 
 def symbols(ranks: int, extents: int) -> np.ndarray:
-    """A random odd number for every extent of every rank, (ranks, extents) uint64."""
+    """A random odd number R for every extent of every rank, (ranks, extents) uint64."""
     generator = np.random.default_rng(SEED + 1)
     return generator.integers(0, 1 << 63, (ranks, extents), np.uint64) * 2 + _ODD
 

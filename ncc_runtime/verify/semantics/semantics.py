@@ -1,30 +1,32 @@
-"""Proof of what collectives compute: every byte of every result is made of what was promised.
+"""Proof of what collectives compute: every byte of every result is made of what its spec says.
 
 Transfers are performed on fingerprints (`fingerprints.py`) instead of data, in one order that the
-waits allow, and results are compared with a table of promises (`promises.py`). Where they differ,
-a byte is traced back to say what it is made of.
+waits allow, and results are compared with a table of what they must hold (`spec.py`). Where they
+differ, a byte is traced back to say what it is made of (`provenance.py`). Collectives of variable
+size move what tables say at run time; they have a proof of their own (`variable_size.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.verify.order import Run
+from ncc_runtime.lowering.executable import IDLE, Executable
+from ncc_runtime.verify.order import Batch, Run
 from ncc_runtime.verify.places import collective, place_of
-from ncc_runtime.verify.proof import Proof
-from ncc_runtime.verify.segments import Segment, Span
-from ncc_runtime.verify.semantics.counted import condition_of, counted_breaches
-from ncc_runtime.verify.semantics.outcome import Filling, Outcome, outcome
-from ncc_runtime.verify.semantics.provenance import Writer
-from ncc_runtime.verify.semantics.replay import Step
-from ncc_runtime.verify.semantics.wording import explained
+from ncc_runtime.verify.proof import Breach, Cell, Proof
+from ncc_runtime.verify.segments import Segment
+from ncc_runtime.verify.semantics.provenance import explained
+from ncc_runtime.verify.semantics.results import Outcome, outcome_of
+from ncc_runtime.verify.semantics.variable_size import condition_of, variable_size_breaches
+
+MOST_FAULTS = 4
+"""Transfers of one placeholder that a proof names."""
 
 
 @attrs.frozen
 class Wrong:
-    """The first bytes of a placeholder's results that are not what was promised."""
+    """The first bytes of a placeholder's results that are not what its spec says."""
 
     number: int  # of the placeholder
     rank: int
@@ -34,35 +36,25 @@ class Wrong:
     what: str
 
 
-Performed = Mapping[tuple[int, int], Sequence[tuple[int, np.ndarray | None]]]
-"""By queue and row of DMA rings: when, and which ranks."""
-
-MOST_FAULTS = 4
-"""Transfers of one placeholder that a proof names."""
-
-
 def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Run) -> Proof:
     """Every distinct segment once, along the order of a run that comes to its end."""
     assert not run.stuck, "the proof of semantics presumes that of deadlock"
-    performed = _performed(executable, run)
-    breaches: list[str] = []
+    breaches: list[Breach] = []
     transfers = ranges = collectives = 0
     conditions: list[str] = []
     for segment in segments:
+        batches, equal = segment.batches(run), len(segment.numbers)
+        collectives += equal
         if segment.placeholder.op.is_counted:
-            collectives += 1
-            moves = sum(int(np.count_nonzero(one.peer != IDLE)) for one in segment.rings)
-            transfers, ranges = transfers + moves, ranges + moves  # a slot each
-            breaches += counted_breaches(executable, segment, performed)
+            slots = sum(int(np.count_nonzero(ring.peer != IDLE)) for ring in segment.rings)
+            transfers, ranges = transfers + slots, ranges + slots
+            breaches += variable_size_breaches(executable, segment, batches)
             conditions.append(condition_of(executable, segment))
             continue
-        filling = _filling(segment, performed)
-        found = outcome(filling)
-        alike = len(segment.numbers)
-        collectives += alike
-        transfers += alike * found.transfers
-        ranges += alike * found.ranges
-        breaches += _breaches(executable, segment, filling, found)
+        outcome = outcome_of(segment, batches)
+        transfers += equal * outcome.transfers
+        ranges += equal * outcome.ranges
+        breaches += _breaches(executable, segment, batches, outcome)
     size = (
         f"{transfers} transfers into {ranges} byte ranges of {collectives} collectives "
         f"({len(segments)} distinct)"
@@ -70,87 +62,41 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Ru
     return Proof("semantics", size, breaches=tuple(breaches), conditions=tuple(conditions))
 
 
-def first_wrong(segment: Segment, performed_by: Run) -> Wrong | None:
+def first_wrong(segment: Segment, run: Run) -> Wrong | None:
     """The first wrong bytes of a segment's results, None if there are none."""
-    filling = _filling(segment, _batches(performed_by, segment))
-    found = outcome(filling).difference
-    if found is None:
+    batches = segment.batches(run)
+    difference = outcome_of(segment, batches).difference
+    if difference is None:
         return None
-    what, writer = explained(filling, found)
+    what, writer = explained(segment, batches, difference)
     last = None if writer is None else int(segment.rings[writer.ring].round[writer.row])
-    rank = segment.members.rank(found.rank)
-    return Wrong(segment.number, rank, found.result.index, found.offset, last, what)
-
-
-def _batches(run: Run, segment: Segment) -> Performed:
-    """When the rows of a segment's rings were performed."""
-    rings = {span.queue for ring in segment.rings for span in ring.spans}
-    return _performed_in(run, rings)
-
-
-def _performed(executable: Executable, run: Run) -> Performed:
-    rings = {
-        number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
-    }
-    return _performed_in(run, rings)
-
-
-def _performed_in(run: Run, rings: set[int]) -> Performed:
-    found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
-    for moment, (queue, row, ranks) in enumerate(run.batches):
-        if queue in rings:
-            found.setdefault((queue, row), []).append((moment, ranks))
-    return found
-
-
-def _filling(segment: Segment, performed: Performed) -> Filling:
-    steps = [
-        (moment, Step(number, row, _who(segment, span, ranks)))
-        for number, ring in enumerate(segment.rings)
-        for span in ring.spans
-        for row in range(len(ring))
-        for moment, ranks in performed.get((span.queue, span.first + row), ())
-    ]
-    steps.sort(key=lambda step: step[0])
-    return Filling(
-        placeholder=segment.placeholder,
-        members=segment.members,
-        bindings=segment.bindings,
-        rings=segment.rings,
-        steps=tuple(step for _, step in steps),
-    )
-
-
-def _who(segment: Segment, span: Span, ranks: np.ndarray | None) -> np.ndarray | None:
-    """Members by number, of ranks that perform a row; None: all."""
-    ranks = span.ranks if ranks is None else ranks
-    if ranks is None:
-        return None
-    number = segment.members.inside(ranks)
-    return number[number != IDLE]
+    rank = segment.members.rank(difference.rank)
+    return Wrong(segment.number, rank, difference.result.index, difference.offset, last, what)
 
 
 def _breaches(
-    executable: Executable, segment: Segment, filling: Filling, found: Outcome
-) -> Iterator[str]:
-    name = collective(executable, segment.number)
-    if not found.is_settled:
-        yield f"{name}: not decided: its transfers cut the buffers into too many pieces"
-    for number, fault in found.faults[:MOST_FAULTS]:
-        ring = segment.rings[number]
-        place = place_of(executable, *segment.place(ring, fault.row, fault.rank))
-        yield f"{place}: {fault.what}"
-    if found.difference is not None:
-        what, writer = explained(filling, found.difference)
-        lines = [f"{name}: {what}", _last_written(executable, segment, writer)]
-        if len(found.wrong_ranks) > 1:
-            lines.append(f"wrong on {len(found.wrong_ranks)} of {filling.ranks} ranks")
-        yield "\n  ".join(lines)
-
-
-def _last_written(executable: Executable, segment: Segment, writer: Writer | None) -> str:
-    if writer is None:
-        return "no transfer writes there"
-    ring = segment.rings[writer.ring]
-    place = place_of(executable, *segment.place(ring, writer.row, writer.rank))
-    return f"last written in round {int(ring.round[writer.row])} by {place}"
+    executable: Executable, segment: Segment, batches: Sequence[Batch], outcome: Outcome
+) -> Iterator[Breach]:
+    name, numbers = collective(executable, segment.number), frozenset(segment.numbers)
+    if not outcome.is_settled:
+        text = f"{name}: not decided: its transfers cut the buffers into too many pieces"
+        yield Breach("semantics.undecided", text, placeholders=numbers)
+    for fault in outcome.faults[:MOST_FAULTS]:
+        cell = segment.place(segment.rings[fault.ring], fault.row, fault.rank)
+        text = f"{place_of(executable, *cell)}: {fault.what}"
+        yield Breach("semantics.transfer", text, (Cell(*cell),), numbers)
+    if outcome.difference is not None:
+        what, writer = explained(segment, batches, outcome.difference)
+        lines, cells = [f"{name}: {what}"], tuple[Cell, ...]()
+        if writer is None:
+            lines.append("no transfer writes there")
+        else:
+            ring = segment.rings[writer.ring]
+            cell = segment.place(ring, writer.row, writer.rank)
+            cells = (Cell(*cell),)
+            round_of = int(ring.round[writer.row])
+            lines.append(f"last written in round {round_of} by {place_of(executable, *cell)}")
+        ranks = tuple(map(segment.members.rank, outcome.wrong_ranks))
+        if len(ranks) > 1:
+            lines.append(f"wrong on {len(ranks)} of {segment.ranks} ranks")
+        yield Breach("semantics.result", "\n  ".join(lines), cells, numbers, ranks=ranks)
