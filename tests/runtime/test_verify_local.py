@@ -10,7 +10,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, WAIT, Engine
 from ncc_runtime.neff.program import Block, BlockKind, TensorId
 from ncc_runtime.neff.table import Instr
-from ncc_runtime.verify.local.races import prove_local
+from ncc_runtime.verify.engine_races import prove_local
 from ncc_runtime.verify.proof import Proof
 from tests.draws_local_order import TENSORS, all_reduce, program_of_rows
 from tests.local_edits import with_waits
@@ -82,7 +82,7 @@ def test_a_race_is_told_with_both_rows_and_the_wait_that_is_missing():
         "  Vector pc 0 writes t0 t0 f32[16], [0x0, 0x40)\n"
         "  rank 0, queue Sync, pc 0 (copy) reads t0 t0 f32[16], [0x0, 0x40)\n"
         "  when Sync pc 0 begins, it knows of nothing in Vector\n"
-        "  way: straight through the program\n"
+        "  path: straight through the program\n"
         "  missing: a wait for vector >= 1 at Sync pc 0; Vector pc 1 makes it",
     )
 
@@ -163,7 +163,7 @@ def test_an_iteration_races_with_the_next():
     (breach,) = proof(queues, blocks=A_LOOP).texts
     assert breach.splitlines()[0].startswith("rank 0, queue Sync, pc 2")
     assert breach.splitlines()[4] == (
-        "  way: from the body of while.3 (k0) back to the start of while.3 (k0), into the body of "
+        "  path: from the body of while.3 (k0) back to the start of while.3 (k0), into the body of "
         "while.3 (k0), past all other blocks"
     )
 
@@ -289,20 +289,6 @@ def test_alike_ranks_are_proved_once():
     assert found.classes == ("rank 0", "rank 1")
     assert len(found.texts) == 1
     assert "rank 1, queue Sync, pc 0" in found.texts[0]
-
-
-def test_an_engine_increments_no_semaphore_of_another_rank():
-    executable = placed({"Vector": [row(post=VECTOR)]})
-    vector = [queue.name for queue in executable.queues].index("Vector")
-    queue = executable.queues[vector]
-    (post,) = queue.sync.posts
-    posts = (attrs.evolve(post, rank=post.rank[:, ::-1]),)
-    changed = [*executable.queues]
-    changed[vector] = attrs.evolve(queue, sync=attrs.evolve(queue.sync, posts=posts))
-    (breach,) = prove_local(attrs.evolve(executable, queues=tuple(changed))).texts
-    assert breach == (
-        "rank 0, queue Vector, pc 0 (copy): increments a semaphore of rank 1, must be its own"
-    )
 
 
 def test_a_queue_that_waits_for_nobody_is_told():
