@@ -49,7 +49,7 @@ ENOUGH = 100
 BLOCK_CELLS = 1 << 22
 """Elementary intervals of accesses that are set against each other at once, about."""
 
-NO_STEP = ItemSpan(0, 0, ())
+NO_ITEMS = ItemSpan(0, 0, ())
 
 
 # ---- the proof
@@ -221,6 +221,7 @@ class ItemAccesses:
 
     chain: np.ndarray  # (n,)
     item: np.ndarray  # (n,) of the chain
+    phase: np.ndarray  # (n,) of the item
     tensor: np.ndarray  # (n,)
     is_write: np.ndarray  # (n,) bool
     first: np.ndarray  # (n,) elementary interval
@@ -249,7 +250,7 @@ def _accesses_of(executable: Executable, chains: Sequence[Items]) -> ItemAccesse
             continue
         for at in np.flatnonzero(items.placeholder != IDLE).tolist():
             one = program.placeholders[int(items.placeholder[at])]
-            tensors = [*one.operands, *one.counts, *one.results]
+            tensors = np.array([*one.operands, *one.counts, *one.results], np.int64)
             is_write = np.arange(len(tensors)) >= len(tensors) - len(one.results)
             found.append(np.stack([np.full(len(tensors), before + at), tensors, is_write]))
     views = [(view.buffer, view.offset, view.size_bytes) for view in program.tensors]
@@ -264,6 +265,7 @@ def _accesses_of(executable: Executable, chains: Sequence[Items]) -> ItemAccesse
     return ItemAccesses(
         chain=chain,
         item=number - base[chain],
+        phase=np.concatenate([items.phase for items in chains])[number],
         tensor=tensor,
         is_write=is_write[order].astype(bool),
         first=intervals.number(address[tensor]),
@@ -282,7 +284,7 @@ class Performed:
     chain: np.ndarray  # (n,)
     count: np.ndarray  # (n,) of the item, as its chain performed it, from 1
     unit: np.ndarray  # (n,) to which of several runs it belongs
-    known: np.ndarray  # (n,) row of `clocks`: what its chain knew when the item started
+    clock: np.ndarray  # (n,) row of `clocks`: what its chain knew when the item started
     clocks: np.ndarray  # (m, chains)
 
     @classmethod
@@ -317,7 +319,7 @@ class Performed:
             is_write = accesses.is_write[self.access]
             earlier, later = conflicting(which, self.unit[which] * cells + cell, is_write)
             chain = self.chain[earlier]
-            lacks = self.clocks[self.known[later], chain] < self.count[earlier]
+            lacks = self.clocks[self.clock[later], chain] < self.count[earlier]
             lacks &= chain != self.chain[later]
             yield from zip(earlier[lacks].tolist(), later[lacks].tolist(), strict=True)
 
@@ -337,137 +339,112 @@ class _Rank:
         accesses: ItemAccesses,
         rank: int,
     ) -> None:
-        self.whole, self.part, self.number = whole, part, rank
+        self.whole, self.part, self.rank = whole, part, rank
         self.chains, self.paths, self.accesses = chains, paths, accesses
-        waits, values, posts = [], [], []
+        # of each chain's items, the semaphores that they wait for and increment
+        columns, values = [], []
         for items in chains:
             sync = part.executable.queues[items.queue].sync
-            at = min(rank, sync.wait_sem.shape[1] - 1)
-            waits.append(sync.wait_sem[items.first, at].astype(np.int64))
-            at = min(rank, sync.wait_value.shape[1] - 1)
-            values.append(sync.wait_value[items.first, at].astype(np.int64))
-            posts.append(
-                [
-                    np.where(post.rank[items.last, rank] == rank, post.sem[items.last, rank], IDLE)
-                    for post in sync.posts
-                ]
+            sem, value = (
+                column[items.first, min(rank, column.shape[1] - 1)].astype(np.int64)
+                for column in (sync.wait_sem, sync.wait_value)
             )
-        # semaphores are numbered anew, as far as these chains use them
-        self.semaphores = np.unique(np.concatenate([*waits, *itertools.chain(*posts)]))
-        self.semaphores = self.semaphores[self.semaphores != IDLE]
-        waits, posts = (
-            [self._renumbered(one) for one in waits],
-            [[self._renumbered(one) for one in each] for each in posts],
-        )
-        made = np.zeros((paths.phases, len(self.semaphores)), np.int64)  # every block run once
-        by_control = np.zeros_like(made)
-        for items, each in zip(chains, posts, strict=True):
-            for sem in each:
-                at = np.flatnonzero(sem != IDLE)
-                np.add.at(made, (items.phase[at], sem[at]), 1)
-                at = at[items.control[items.phase[at]] == at]
-                np.add.at(by_control, (items.phase[at], sem[at]), 1)
+            posts = [
+                np.where(post.rank[items.last, rank] == rank, post.sem[items.last, rank], IDLE)
+                for post in sync.posts
+            ]
+            columns.append(np.stack([sem, *posts], axis=1))
+            values.append(value)
+        # they are few: numbered anew, NOBODY for none
+        used = np.unique(np.concatenate([[IDLE], *(column.ravel() for column in columns)]))
+        self.semaphores = used[1:]
+        columns = [np.searchsorted(used, column) - 1 for column in columns]
+        # what semaphores hold around phases, every block run once, as values of waits have it
+        made = np.zeros((paths.phases, len(self.semaphores)), np.int64)
+        made_at_end = np.zeros_like(made)
+        for items, column in zip(chains, columns, strict=True):
+            item, place = np.nonzero(column[:, 1:] != NOBODY)
+            phase, sem = items.phase[item], column[item, 1 + place]
+            np.add.at(made, (phase, sem), 1)
+            at_end = items.control[phase] == item
+            np.add.at(made_at_end, (phase[at_end], sem[at_end]), 1)
         held = np.cumsum(made, axis=0)
         at_begin = held - made
-        self.at_begin: list[list[int]] = at_begin.tolist()  # of each phase
-        self.at_control: list[list[int]] = (held - by_control).tolist()  # of the row that ends it
-        # the items of each phase, and those that end it
-        phases, controls = [], []
-        for items, sem, value, each in zip(chains, waits, values, posts, strict=True):
-            steps = _steps(sem, value, each)
-            bounds = np.searchsorted(items.phase, np.arange(paths.phases + 1)).tolist()
-            numbers = np.array([step.item for step in steps], np.int64)
-            cuts = np.searchsorted(numbers, bounds).tolist()
-            spans = [
-                ItemSpan(first, end, steps[low:high])
-                for (first, end), (low, high) in zip(
-                    itertools.pairwise(bounds), itertools.pairwise(cuts), strict=True
-                )
-            ]
-            phases.append(spans)
-            controls.append(
+        self._at_begin: list[list[int]] = at_begin.tolist()
+        self._at_control: list[list[int]] = (held - made_at_end).tolist()
+        # what is performed in each phase, and what of it is the control row at its end
+        spans, controls = [], []
+        self._knowers = []
+        for number, (items, column, value) in enumerate(zip(chains, columns, values, strict=True)):
+            acts = np.flatnonzero((column != NOBODY).any(axis=1))
+            posted = [[sem for sem in row if sem != NOBODY] for row in column[acts, 1:].tolist()]
+            rows = acts.tolist(), column[acts, 0].tolist(), value[acts].tolist(), posted
+            steps = [SyncStep(*row) for row in zip(*rows, strict=True)]
+            phases = np.arange(paths.phases + 1)
+            item_at = np.searchsorted(items.phase, phases).tolist()
+            step_at = np.searchsorted(items.phase[acts], phases).tolist()
+            spans.append(
                 [
-                    NO_STEP
-                    if item == IDLE
-                    else ItemSpan(
-                        item, item + 1, [step for step in span.steps[-1:] if step.item == item]
-                    )
-                    for item, span in zip(items.control.tolist(), spans, strict=True)
+                    ItemSpan(item_at[p], item_at[p + 1], steps[step_at[p] : step_at[p + 1]])
+                    for p in range(paths.phases)
                 ]
             )
-        self.spans = list(zip(*phases, strict=True))
-        self.control_spans = list(zip(*controls, strict=True))
-        # A stream whose items all wait for an increment of their own phase need not know of the
-        # phase before: whoever makes the increment does.
-        self.knowers = [
-            chain
-            for chain, (items, sem, value) in enumerate(zip(chains, waits, values, strict=True))
-            if not items.is_stream
-            or not ((sem != IDLE) & (value > at_begin[items.phase, sem])).all()
-        ]
-
-    def _renumbered(self, sem: np.ndarray) -> np.ndarray:
-        return np.where(sem == IDLE, NOBODY, np.searchsorted(self.semaphores, sem))
+            controls.append(
+                [
+                    NO_ITEMS
+                    if item == IDLE
+                    else ItemSpan(item, item + 1, [s for s in span.steps[-1:] if s.item == item])
+                    for item, span in zip(items.control.tolist(), spans[-1], strict=True)
+                ]
+            )
+            # A stream whose items all wait for increments of their own phase need not know of the
+            # phase before: whoever makes these does.
+            sem = column[:, 0]
+            is_led = sem != NOBODY
+            is_led[is_led] = value[is_led] > at_begin[items.phase[is_led], sem[is_led]]
+            if not (items.is_stream and is_led.all()):
+                self._knowers.append(number)
+        self._spans = list(zip(*spans, strict=True))
+        self._controls = list(zip(*controls, strict=True))
 
     def run_from(self, start: PathStart, time: int = 0) -> tuple[ChainRun, tuple[int, int] | None]:
-        """Perform a control row and the phase behind it; a chain and an item that gets stuck."""
+        """Perform a control row and the phase behind it; also a chain and an item that is stuck."""
         run = ChainRun(len(self.chains), len(self.semaphores), time)
         stuck = None
         if start.row != NO_ROW:
-            stuck = run.perform(self.control_spans[start.row], self.at_control[start.row])
+            stuck = run.perform(self._controls[start.row], self._at_control[start.row])
         return run, stuck or self.perform(run, start.phase)
 
     def perform(self, run: ChainRun, phase: int) -> tuple[int, int] | None:
-        """Perform a phase and the control row at its end; a chain and an item that gets stuck."""
-        return run.perform(self.spans[phase], self.at_begin[phase])
+        """Perform a phase and the control row at its end; a chain and an item that is stuck."""
+        return run.perform(self._spans[phase], self._at_begin[phase])
 
     def least_known(self, known: np.ndarray) -> np.ndarray:
         """(…, chains) of how many items of each chain all others know, from (…, chains, chains)."""
         own = np.arange(len(self.chains))
         known = known.copy()
         known[..., own, own] = np.iinfo(np.int64).max
-        found: np.ndarray = known[..., self.knowers, :].min(axis=-2)
+        found: np.ndarray = known[..., self._knowers, :].min(axis=-2)
         return found
 
+    def cell(self, chain: int, item: int) -> tuple[int, int, int]:
+        """Queue, row and rank of an item in the whole executable."""
+        items = self.chains[chain]
+        return self.part.positions[items.queue], int(items.first[item]), self.rank
 
-def _steps(sem: np.ndarray, value: np.ndarray, posts: Sequence[np.ndarray]) -> list[SyncStep]:
-    """The items of a chain that wait or increment."""
-    acts = sem != NOBODY
-    for post in posts:
-        acts = acts | (post != NOBODY)
-    rows = np.flatnonzero(acts)
-    posted: list[tuple[int, ...]] = [()] * len(rows)
-    for post in posts:
-        for at, one in enumerate(post[rows].tolist()):
-            if one != NOBODY:
-                posted[at] = (*posted[at], one)
-    columns = rows.tolist(), sem[rows].tolist(), value[rows].tolist(), posted
-    return [SyncStep(*row) for row in zip(*columns, strict=True)]
+    def place(self, chain: int, item: int) -> str:
+        """An item, for people."""
+        items = self.chains[chain]
+        return place_of(self.part.executable, items.queue, int(items.first[item]), self.rank)
+
+    def name(self, chain: int, item: int) -> str:
+        """An item within its rank, for people."""
+        items = self.chains[chain]
+        first, last = int(items.first[item]), int(items.last[item])
+        return f"{items.name} pc {first}" if first == last else f"{items.name} pc {first} to {last}"
 
 
 # ---- the search
-
-
-@attrs.frozen
-class Race:
-    """Two accesses that nothing orders, on a path; in this order if that runs as listed."""
-
-    start: PathStart
-    trail: Trail
-    chain: int  # of the earlier access
-    item: int
-    access: int  # of ItemAccesses
-    later_chain: int
-    later_item: int
-    later_access: int
-    known: int  # the last item of the earlier chain that the later one knows of, NOBODY for none
-    missing: tuple[int, int, int] | None
-    """Semaphore and value that the later one could wait for, and the item that increments it."""
-
-    @property
-    def items(self) -> tuple[int, int, int, int]:
-        """Which two items race."""
-        return self.chain, self.item, self.later_chain, self.later_item
 
 
 class _Search:
@@ -475,52 +452,51 @@ class _Search:
 
     def __init__(self, rank: _Rank) -> None:
         self.rank = rank
-        self._stuck: list[tuple[int, int]] = []
+        # by the chains and items of both accesses; None: no more are shown
+        self._races: dict[tuple[int, int, int, int], Breach | None] = {}
 
-    def breaches(self) -> Iterator[Breach]:
+    def breaches(self) -> Sequence[Breach]:
         """Items that never start, and races."""
-        races = list(self._races().values())
-        for chain, item in dict.fromkeys(self._stuck):
-            yield _stuck_breach(self.rank, chain, item)
-        yield from (_race_breach(self.rank, race) for race in races[:MOST_WITNESSES])
-        if len(races) > MOST_WITNESSES:
-            more = f"… and {len(races) - MOST_WITNESSES} more pairs of rows in no order"
-            yield Breach("engines.race", self.rank.part.title + more)
-
-    def _races(self) -> Mapping[tuple[int, int, int, int], Race]:
-        """One race for each two items that are in no order."""
         rank, accesses = self.rank, self.rank.accesses
         starts = list(rank.paths.starts())
+        stuck: dict[tuple[int, int], None] = {}
         slices: list[RunSlice] = []
-        units: list[int] = []
-        known = []
-        goes_on = []
+        units, known, goes_on = [], [], []
         time = 0
         for unit, start in enumerate(starts):
-            run, stuck = rank.run_from(start, time)
+            run, stops = rank.run_from(start, time)
             time = run.time
             slices += run.slices
             units += [unit] * len(run.slices)
             known.append(run.known)
-            goes_on.append(stuck is None and start.phase < rank.paths.phases - 1)
-            self._stuck += [stuck] if stuck else []
+            goes_on.append(stops is None and start.phase < rank.paths.phases - 1)
+            if stops is not None:
+                stuck[stops] = None
         done = Performed.of(accesses, slices, units)
-        found: dict[tuple[int, int, int, int], Race] = {}
         for earlier, later in done.unordered(accesses):
-            start = starts[int(done.unit[earlier])]
-            run, _ = rank.run_from(start)
-            race = self.race(run, start, (), done, earlier, done, later)
-            found.setdefault(race.items, race)
-        due = self.due_at_end(starts, done)
+            self.add_race(starts[int(done.unit[later])], (), None, done, earlier, done, later)
+        due = self._due_at_end(starts, done)
         settled = (rank.least_known(np.array(known)) >= due).all(axis=1)
         for unit in np.flatnonzero(np.array(goes_on) & ~settled).tolist():
-            if len(found) >= ENOUGH:
-                break
-            for race in _Onward(self, starts[unit], due[unit]).races():
-                found.setdefault(race.items, race)
+            if len(self._races) < ENOUGH:
+                _Onward(self, starts[unit], due[unit]).follow()
+        found = [
+            breach_at(
+                rank.whole,
+                "engines.stuck",
+                f"{rank.part.title}{rank.place(*item)}: "
+                "waits for what no queue of its rank increments in time",
+                rank.cell(*item),
+            )
+            for item in stuck
+        ]
+        found += [race for race in self._races.values() if race is not None]
+        if len(self._races) > MOST_WITNESSES:
+            more = f"… and {len(self._races) - MOST_WITNESSES} more pairs of rows in no order"
+            found.append(Breach("engines.race", rank.part.title + more))
         return found
 
-    def due_at_end(self, starts: Sequence[PathStart], done: Performed) -> np.ndarray:
+    def _due_at_end(self, starts: Sequence[PathStart], done: Performed) -> np.ndarray:
         """(starts, chains) of how many items everybody must know at the end of each first phase.
 
         Those up to the last that accesses anything; the control row at the end is not of them, its
@@ -547,47 +523,101 @@ class _Search:
             reads = np.flatnonzero(accesses.tensor == paths.blocks[group[0]].predicate)[:1]
             overlaps = accesses.first < accesses.end[reads]
             overlaps &= accesses.first[reads] < accesses.end
-            written = [
-                self.rank.chains[chain].phase[item]
-                for chain, item in zip(
-                    accesses.chain[overlaps & accesses.is_write].tolist(),
-                    accesses.item[overlaps & accesses.is_write].tolist(),
-                    strict=True,
-                )
-            ]
-            if not any(min(decides) < phase <= max(decides) for phase in written):
+            written = accesses.phase[overlaps & accesses.is_write]
+            if not ((min(decides) < written) & (written <= max(decides))).any():
                 found |= {block: frozenset(group) - {block} for block in group}
         return found
 
-    def race(
+    def add_race(
         self,
-        run: ChainRun,
         start: PathStart,
         trail: Trail,
+        run: ChainRun | None,
         before: Performed,
         earlier: int,
         behind: Performed,
         later: int,
-    ) -> Race:
-        """Two performed accesses as a race; `run` stands where the later one was performed."""
-        accesses = self.rank.accesses
-        chain, count = int(before.chain[earlier]), int(before.count[earlier])
+    ) -> None:
+        """Two accesses as performed on a path; `run` stands where the later one was performed.
+
+        None is for a run of nothing but the first phase. The text names both rows, what the later
+        one does not know, the path, and the wait that is missing.
+        """
+        rank, accesses = self.rank, self.rank.accesses
         one, other = int(before.access[earlier]), int(behind.access[later])
-        known = int(behind.clocks[behind.known[later], chain])
-        missing = None
-        for sem, stamps in enumerate(run.made):
-            for number, stamp in enumerate(stamps, 1):
-                if missing is None and stamp.chain == chain and stamp.known[chain] >= count:
-                    value = number - run.offsets[sem]
-                    missing = sem, value, run.item(chain, stamp.known[chain])
-        return Race(
-            start,
-            trail,
-            *(chain, int(accesses.item[one]), one),
-            *(int(behind.chain[later]), int(accesses.item[other]), other),
-            run.item(chain, known),
-            missing,
+        chain, item = int(accesses.chain[one]), int(accesses.item[one])
+        later_chain, later_item = int(accesses.chain[other]), int(accesses.item[other])
+        key = chain, item, later_chain, later_item
+        if key in self._races or len(self._races) >= MOST_WITNESSES:
+            self._races.setdefault(key, None)
+            return
+        if run is None:
+            run, _ = rank.run_from(start)
+        overlap = _extent(
+            accesses,
+            max(accesses.first[one], accesses.first[other]),
+            min(accesses.end[one], accesses.end[other]),
         )
+        name, later_name = rank.name(chain, item), rank.name(later_chain, later_item)
+        known = run.item(chain, int(behind.clocks[behind.clock[later], chain]))
+        knowledge = f"of nothing in {rank.chains[chain].name}"
+        if known != NOBODY:
+            knowledge = f"of {rank.name(chain, known)}, and of nothing behind it"
+        at = f"the trigger of {later_name}" if rank.chains[later_chain].is_stream else later_name
+        missing = f"an increment behind {name}, and a wait for it at {at}"
+        semaphore = value = None
+        tells = _first_increment(run, chain, int(before.count[earlier]))
+        if tells is not None:
+            sem, value, count = tells
+            semaphore = int(rank.semaphores[sem])
+            names = rank.part.executable.semaphore_names(rank.rank)
+            makes = rank.name(chain, run.item(chain, count))
+            text = names.get(semaphore, f"semaphore {semaphore}")
+            missing = f"a wait for {text} >= {value} at {at}; {makes} makes it"
+        lines = (
+            f"{rank.place(chain, item)}: in no order with {later_name}, which touches "
+            f"{overlap} too",
+            f"  {name} {_access_text(rank, one)}",
+            f"  {rank.place(later_chain, later_item)} {_access_text(rank, other)}",
+            f"  when {later_name} begins, it knows {knowledge}",
+            f"  path: {rank.paths.path_text(start, trail)}",
+            f"  missing: {missing}",
+        )
+        self._races[key] = breach_at(
+            rank.whole,
+            "engines.race",
+            rank.part.title + "\n".join(lines),
+            rank.cell(later_chain, later_item),
+            rank.cell(chain, item),
+            semaphore=semaphore,
+            value=value,
+        )
+
+
+def _first_increment(run: ChainRun, chain: int, count: int) -> tuple[int, int, int] | None:
+    """By which others could learn of the `count`-th item of a chain.
+
+    A semaphore, the value to wait for in the latest phase of the run, and which item makes it.
+    """
+    for sem, stamps in enumerate(run.made):
+        for number, stamp in enumerate(stamps, 1):
+            if stamp.chain == chain and stamp.known[chain] >= count:
+                return sem, number - run.offsets[sem], stamp.known[chain]
+    return None
+
+
+def _access_text(rank: _Rank, access: int) -> str:
+    accesses = rank.accesses
+    tensor = int(accesses.tensor[access])
+    view = rank.part.executable.program.tensors[tensor]
+    verb = "writes" if accesses.is_write[access] else "reads"
+    extent = _extent(accesses, accesses.first[access], accesses.end[access])
+    return f"{verb} t{tensor} {view.name} {view.type_text}, {extent}"
+
+
+def _extent(accesses: ItemAccesses, first: int, end: int) -> str:
+    edges = accesses.intervals.edges
+    return f"[{int(edges[first]):#x}, {int(edges[end]):#x})"
 
 
 class _Onward:
@@ -596,36 +626,32 @@ class _Onward:
     def __init__(self, search: _Search, start: PathStart, due: np.ndarray) -> None:
         self._search, self._rank, self._start, self._due = search, search.rank, start, due
         self._run, _ = self._rank.run_from(start)
-        self._done = done = self._performed(0, self._run)
+        self._done = done = self._performed(self._run, 0)
         accesses = self._rank.accesses
         # by elementary interval and chain, the last access and the last write that not all know of
         least = self._rank.least_known(np.array(self._run.known))
         is_open = (done.count <= due[done.chain]) & (done.count > least[done.chain])
-        shape = 2, len(accesses.intervals), len(self._rank.chains)
-        self._last: np.ndarray = np.full(shape, NOBODY, np.int64)
         at = np.flatnonzero(is_open)
         which, cell = self._cells(done.access[at])
-        is_write = accesses.is_write[done.access[at]][which]
-        for kind, some in enumerate((slice(None), is_write)):
-            at_chain = cell[some], done.chain[at][which][some]
-            np.maximum.at(self._last[kind], at_chain, at[which][some])
+        at = at[which]
+        shape = 2, len(accesses.intervals), len(self._rank.chains)
+        self._last: np.ndarray = np.full(shape, NOBODY, np.int64)
+        np.maximum.at(self._last[0], (cell, done.chain[at]), at)
+        writes = accesses.is_write[done.access[at]]
+        np.maximum.at(self._last[1], (cell[writes], done.chain[at][writes]), at[writes])
         # accesses of the program that conflict with one of these, counted up to each phase
         touched = np.zeros((2, len(accesses.intervals) + 1), np.int64)
         touched[:, 1:] = np.cumsum((self._last != NOBODY).any(axis=2), axis=1)
         conflicts = touched[:, accesses.end] > touched[:, accesses.first]
         conflicts = np.where(accesses.is_write, conflicts[0], conflicts[1])
-        by_item = np.concatenate([items.phase for items in self._rank.chains])
-        phase = by_item[accesses.base[accesses.chain] + accesses.item]
-        counts = np.bincount(phase[conflicts] + 1, minlength=self._rank.paths.phases + 1)
+        counts = np.bincount(accesses.phase[conflicts] + 1, minlength=self._rank.paths.phases + 1)
         self._conflicts = np.cumsum(counts)
-        self._races: list[Race] = []
 
-    def races(self) -> Sequence[Race]:
-        """Everything that races with the first phase, on the paths that suffice."""
+    def follow(self) -> None:
+        """Add all that races with the first phase, on the paths that suffice."""
         paths = self._rank.paths
         barred = paths.barred(self._start, self._search.others)
         self._follow(self._run, paths.line(self._start, barred))
-        return self._races
 
     def _follow(self, run: ChainRun, line: Line) -> None:
         for step in line:
@@ -649,19 +675,17 @@ class _Onward:
 
     def _compare(self, run: ChainRun, begin: int, trail: Trail) -> None:
         """Set what was performed from slice `begin` on against the first phase."""
-        done, accesses = self._performed(begin, run), self._rank.accesses
+        done, first, accesses = self._performed(run, begin), self._done, self._rank.accesses
         which, cell = self._cells(done.access)
-        is_write = accesses.is_write[done.access][which]
-        last = self._last[np.where(is_write, 0, 1), cell]
-        lacks = (last != NOBODY) & (self._done.count[last] > done.clocks[done.known[which]])
+        reads = np.where(accesses.is_write[done.access][which], 0, 1)
+        last = self._last[reads, cell]
+        lacks = (last != NOBODY) & (first.count[last] > done.clocks[done.clock[which]])
         lacks[np.arange(len(which)), done.chain[which]] = False
         for at, chain in zip(*(index.tolist() for index in np.nonzero(lacks)), strict=True):
             earlier, later = int(last[at, chain]), int(which[at])
-            self._races.append(
-                self._search.race(run, self._start, trail, self._done, earlier, done, later)
-            )
+            self._search.add_race(self._start, trail, run, first, earlier, done, later)
 
-    def _performed(self, begin: int, run: ChainRun) -> Performed:
+    def _performed(self, run: ChainRun, begin: int) -> Performed:
         slices = run.slices[begin:]
         return Performed.of(self._rank.accesses, slices, [0] * len(slices))
 
@@ -670,88 +694,3 @@ class _Onward:
         accesses = self._rank.accesses
         first = accesses.first[access]
         return spread_out(first, accesses.end[access] - first)
-
-
-# ---- witnesses
-
-
-def _stuck_breach(rank: _Rank, chain: int, item: int) -> Breach:
-    text = f"{_place(rank, chain, item)}: waits for what no queue of its rank increments in time"
-    return breach_at(rank.whole, "engines.stuck", rank.part.title + text, _cell(rank, chain, item))
-
-
-def _race_breach(rank: _Rank, race: Race) -> Breach:
-    """Both accesses, what the later does not know, the path, and the wait that is missing."""
-    accesses, paths = rank.accesses, rank.paths
-    one, other = race.access, race.later_access
-    overlap = _extent(
-        accesses,
-        max(accesses.first[one], accesses.first[other]),
-        min(accesses.end[one], accesses.end[other]),
-    )
-    place = _place(rank, race.chain, race.item)
-    earlier, later = (
-        _name(rank, race.chain, race.item),
-        _name(rank, race.later_chain, race.later_item),
-    )
-    knowledge = f"of nothing in {rank.chains[race.chain].name}"
-    if race.known != NOBODY:
-        knowledge = f"of {_name(rank, race.chain, race.known)}, and of nothing behind it"
-    at = f"the trigger of {later}" if rank.chains[race.later_chain].is_stream else later
-    missing = f"an increment behind {earlier}, and a wait for it at {at}"
-    semaphore = value = None
-    if race.missing is not None:
-        number, value, item = race.missing
-        semaphore = int(rank.semaphores[number])
-        names = rank.part.executable.semaphore_names(rank.number)
-        name = names.get(semaphore, f"semaphore {semaphore}")
-        missing = f"a wait for {name} >= {value} at {at}; {_name(rank, race.chain, item)} makes it"
-    lines = (
-        f"{place}: in no order with {later}, which touches {overlap} too",
-        f"  {earlier} {_access_text(rank, one)}",
-        f"  {_place(rank, race.later_chain, race.later_item)} {_access_text(rank, other)}",
-        f"  when {later} begins, it knows {knowledge}",
-        f"  path: {paths.path_text(race.start, race.trail)}",
-        f"  missing: {missing}",
-    )
-    return breach_at(
-        rank.whole,
-        "engines.race",
-        rank.part.title + "\n".join(lines),
-        _cell(rank, race.chain, race.item),
-        _cell(rank, race.later_chain, race.later_item),
-        semaphore=semaphore,
-        value=value,
-    )
-
-
-def _cell(rank: _Rank, chain: int, item: int) -> tuple[int, int, int]:
-    items = rank.chains[chain]
-    return rank.part.positions[items.queue], int(items.first[item]), rank.number
-
-
-def _place(rank: _Rank, chain: int, item: int) -> str:
-    items = rank.chains[chain]
-    return place_of(rank.part.executable, items.queue, int(items.first[item]), rank.number)
-
-
-def _name(rank: _Rank, chain: int, item: int) -> str:
-    """An item within its rank."""
-    items = rank.chains[chain]
-    first, last = int(items.first[item]), int(items.last[item])
-    return f"{items.name} pc {first}" if first == last else f"{items.name} pc {first} to {last}"
-
-
-def _access_text(rank: _Rank, access: int) -> str:
-    """Reads or writes which tensor."""
-    accesses = rank.accesses
-    tensor = int(accesses.tensor[access])
-    view = rank.part.executable.program.tensors[tensor]
-    verb = "writes" if accesses.is_write[access] else "reads"
-    extent = _extent(accesses, accesses.first[access], accesses.end[access])
-    return f"{verb} t{tensor} {view.name} {view.type_text}, {extent}"
-
-
-def _extent(accesses: ItemAccesses, first: int, end: int) -> str:
-    edges = accesses.intervals.edges
-    return f"[{int(edges[first]):#x}, {int(edges[end]):#x})"
