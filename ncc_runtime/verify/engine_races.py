@@ -49,8 +49,6 @@ ENOUGH = 100
 BLOCK_CELLS = 1 << 22
 """Elementary intervals of accesses that are set against each other at once, about."""
 
-NO_ITEMS = ItemSpan(0, 0, ())
-
 
 # ---- the proof
 
@@ -372,9 +370,9 @@ class _Rank:
         at_begin = held - made
         self._at_begin: list[list[int]] = at_begin.tolist()
         self._at_control: list[list[int]] = (held - made_at_end).tolist()
-        # what is performed in each phase, and what of it is the control row at its end
-        spans, controls = [], []
-        self._knowers = []
+        # the items of each phase; and the chains that must know of a phase before they leave it
+        spans = []
+        self._must_know = []
         for number, (items, column, value) in enumerate(zip(chains, columns, values, strict=True)):
             acts = np.flatnonzero((column != NOBODY).any(axis=1))
             posted = [[sem for sem in row if sem != NOBODY] for row in column[acts, 1:].tolist()]
@@ -389,30 +387,25 @@ class _Rank:
                     for p in range(paths.phases)
                 ]
             )
-            controls.append(
-                [
-                    NO_ITEMS
-                    if item == IDLE
-                    else ItemSpan(item, item + 1, [s for s in span.steps[-1:] if s.item == item])
-                    for item, span in zip(items.control.tolist(), spans[-1], strict=True)
-                ]
-            )
-            # A stream whose items all wait for increments of their own phase need not know of the
-            # phase before: whoever makes these does.
+            # a stream whose items all wait for increments of their own phase need not: whoever
+            # makes these knows of the phase before
             sem = column[:, 0]
             is_led = sem != NOBODY
             is_led[is_led] = value[is_led] > at_begin[items.phase[is_led], sem[is_led]]
             if not (items.is_stream and is_led.all()):
-                self._knowers.append(number)
+                self._must_know.append(number)
         self._spans = list(zip(*spans, strict=True))
-        self._controls = list(zip(*controls, strict=True))
 
     def run_from(self, start: PathStart, time: int = 0) -> tuple[ChainRun, tuple[int, int] | None]:
         """Perform a control row and the phase behind it; also a chain and an item that is stuck."""
         run = ChainRun(len(self.chains), len(self.semaphores), time)
         stuck = None
         if start.row != NO_ROW:
-            stuck = run.perform(self._controls[start.row], self._at_control[start.row])
+            spans = [
+                _item_span(span, int(items.control[start.row]))
+                for span, items in zip(self._spans[start.row], self.chains, strict=True)
+            ]
+            stuck = run.perform(spans, self._at_control[start.row])
         return run, stuck or self.perform(run, start.phase)
 
     def perform(self, run: ChainRun, phase: int) -> tuple[int, int] | None:
@@ -424,7 +417,7 @@ class _Rank:
         own = np.arange(len(self.chains))
         known = known.copy()
         known[..., own, own] = np.iinfo(np.int64).max
-        found: np.ndarray = known[..., self._knowers, :].min(axis=-2)
+        found: np.ndarray = known[..., self._must_know, :].min(axis=-2)
         return found
 
     def cell(self, chain: int, item: int) -> tuple[int, int, int]:
@@ -442,6 +435,13 @@ class _Rank:
         items = self.chains[chain]
         first, last = int(items.first[item]), int(items.last[item])
         return f"{items.name} pc {first}" if first == last else f"{items.name} pc {first} to {last}"
+
+
+def _item_span(span: ItemSpan, last: int) -> ItemSpan:
+    """The last item of a span by itself; of nothing if it is IDLE."""
+    if last == IDLE:
+        return ItemSpan(0, 0, ())
+    return ItemSpan(last, last + 1, [step for step in span.steps[-1:] if step.item == last])
 
 
 # ---- the search
