@@ -65,6 +65,7 @@ def prove_local(executable: Executable) -> Proof:
         flow, faults = flow_of(one)
         structure = control_structure(one)
         if flow is None or structure is None:
+            faults = faults or ("the control rows of the engines do not agree",)
             breaches += [Breach("engines.flow", part.title + fault) for fault in faults]
             continue
         chains = _chains_of(one, structure, flow)
@@ -298,12 +299,12 @@ class Performed:
         ahead = accesses.item[access] - first[at]
         order = np.lexsort((accesses.is_write[access], time[at] + ahead))
         at, access, ahead = at[order], access[order], ahead[order]
-        clocks = np.array([one.known for one in slices], np.int64).reshape(len(slices), -1)
+        clocks = np.array([one.known for one in slices], np.int64).reshape(-1, len(accesses.base))
         count, unit = performed[at] + ahead + 1, np.array(units, np.int64)[at]
         return cls(access, chain[at], count, unit, at, clocks)
 
     def unordered(self, accesses: ItemAccesses) -> Iterator[tuple[int, int]]:
-        """Pairs in conflict (earlier, later), of one unit, of which the later knows nothing."""
+        """Pairs in conflict (earlier, later), of one unit, that are in no order."""
         if not len(self.access):
             return
         cells = len(accesses.intervals)
@@ -594,32 +595,6 @@ class _Search:
         )
 
 
-def _first_increment(run: ChainRun, chain: int, count: int) -> tuple[int, int, int] | None:
-    """By which others could learn of the `count`-th item of a chain.
-
-    A semaphore, the value to wait for in the latest phase of the run, and which item makes it.
-    """
-    for sem, stamps in enumerate(run.made):
-        for number, stamp in enumerate(stamps, 1):
-            if stamp.chain == chain and stamp.known[chain] >= count:
-                return sem, number - run.offsets[sem], stamp.known[chain]
-    return None
-
-
-def _access_text(rank: _Rank, access: int) -> str:
-    accesses = rank.accesses
-    tensor = int(accesses.tensor[access])
-    view = rank.part.executable.program.tensors[tensor]
-    verb = "writes" if accesses.is_write[access] else "reads"
-    extent = _extent(accesses, accesses.first[access], accesses.end[access])
-    return f"{verb} t{tensor} {view.name} {view.type_text}, {extent}"
-
-
-def _extent(accesses: ItemAccesses, first: int, end: int) -> str:
-    edges = accesses.intervals.edges
-    return f"[{int(edges[first]):#x}, {int(edges[end]):#x})"
-
-
 class _Onward:
     """Follows the paths behind a phase, and looks at what conflicts with it."""
 
@@ -694,3 +669,29 @@ class _Onward:
         accesses = self._rank.accesses
         first = accesses.first[access]
         return spread_out(first, accesses.end[access] - first)
+
+
+def _first_increment(run: ChainRun, chain: int, count: int) -> tuple[int, int, int] | None:
+    """By which others could learn of the `count`-th item of a chain.
+
+    A semaphore, the value to wait for in the latest phase of the run, and which item makes it.
+    """
+    for sem, stamps in enumerate(run.made):
+        for number, stamp in enumerate(stamps, 1):
+            if stamp.chain == chain and stamp.known[chain] >= count:
+                return sem, number - run.offsets[sem], stamp.known[chain]
+    return None
+
+
+def _access_text(rank: _Rank, access: int) -> str:
+    accesses = rank.accesses
+    tensor = int(accesses.tensor[access])
+    view = rank.part.executable.program.tensors[tensor]
+    verb = "writes" if accesses.is_write[access] else "reads"
+    extent = _extent(accesses, accesses.first[access], accesses.end[access])
+    return f"{verb} t{tensor} {view.name} {view.type_text}, {extent}"
+
+
+def _extent(accesses: ItemAccesses, first: int, end: int) -> str:
+    edges = accesses.intervals.edges
+    return f"[{int(edges[first]):#x}, {int(edges[end]):#x})"

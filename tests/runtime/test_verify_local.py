@@ -48,18 +48,18 @@ def proof(queues, placeholders=(), blocks=(), **settings) -> Proof:
 
 
 def blocked(queues, *control):
-    """Queues whose rows are lists of stretches, with the control rows between them.
+    """Queues whose rows are lists of phases, with the control rows between them.
 
-    A control row of a queue may be given in the place of a stretch's last row; else it is bare.
+    A control row of a queue may be given in the place of a phase's last row; else it is bare.
     """
     found = {}
     for engine in ENGINES:
-        stretches = queues.get(engine.value, [[] for _ in range(len(control) + 1)])
+        phases = queues.get(engine.value, [[] for _ in range(len(control) + 1)])
         rows = []
-        for (opcode, block), stretch in zip(control, stretches, strict=False):
-            own = bool(stretch) and stretch[-1].opcode == opcode
-            rows += stretch if own else [*stretch, row(opcode=opcode, attribute=block)]
-        found[engine.value] = [*rows, *stretches[-1]]
+        for (opcode, block), phase in zip(control, phases, strict=False):
+            own = bool(phase) and phase[-1].opcode == opcode
+            rows += phase if own else [*phase, row(opcode=opcode, attribute=block)]
+        found[engine.value] = [*rows, *phases[-1]]
     return found
 
 
@@ -85,6 +85,22 @@ def test_a_race_is_told_with_both_rows_and_the_wait_that_is_missing():
         "  path: straight through the program\n"
         "  missing: a wait for vector >= 1 at Sync pc 0; Vector pc 1 makes it",
     )
+
+
+def test_a_race_is_a_record_of_both_rows_and_the_missing_wait():
+    queues = {
+        "Vector": [row(writes=[1]), row(writes=[0], post=VECTOR)],
+        "Sync": [row(reads=[0])],
+    }
+    executable = placed(queues)
+    (breach,) = prove_local(executable).breaches
+    cells = [(executable.queues[cell.queue].name, cell.row) for cell in breach.cells]
+    assert cells == [("Sync", 0), ("Vector", 1)]
+    assert (breach.rule, breach.semaphore, breach.value) == ("engines.race", VECTOR, 1)
+
+
+def test_a_program_without_rows_has_no_races():
+    assert proof({}).holds
 
 
 def test_two_reads_need_no_order():
