@@ -35,7 +35,15 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.verify.flow import Flow, flow_of
-from ncc_runtime.verify.order import NEVER, NOBODY, Target, grouped
+from ncc_runtime.verify.order import (
+    NEVER,
+    NOBODY,
+    ChainRun,
+    ItemSpan,
+    SyncStep,
+    Target,
+    grouped,
+)
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import parts_of
@@ -368,29 +376,6 @@ def _rows_of_kinds(kind: np.ndarray) -> Sequence[np.ndarray]:
 
 # ---- queues of a rank that take turns
 
-_Clock = tuple[int, ...]
-"""By queue, how many of its rows are known to be complete."""
-
-
-@attrs.frozen
-class _Event:
-    """A row that waits for or increments what the queues of one rank tell one another."""
-
-    row: int
-    wait_sem: int
-    wait_value: int
-    posts: tuple[int, ...]  # semaphores
-
-
-@attrs.frozen
-class _Made:
-    """One increment, in a run of a rank's own queues."""
-
-    queue: int
-    row: int
-    known: _Clock  # when it could be made
-    behind: _Clock  # known to who sees it
-
 
 def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
     """Sort what stands in `several` by turns; two increments in no order of counters without.
@@ -416,25 +401,27 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
             by_rank.setdefault(rank, []).append(counter // executable.ranks)
         else:
             unordered[counter] = None
-    runs: dict[object, Mapping[int, Sequence[_Made]]] = {}  # of ranks that are alike
+    runs: dict[object, ChainRun] = {}  # of ranks that are alike
     for rank, sems in by_rank.items():
-        events = _events(edges, rank)
-        if events not in runs:
-            runs[events] = _run_of_rank(events)
+        steps = _steps_of_rank(edges, rank)
+        if steps not in runs:
+            runs[steps] = ChainRun(len(steps), executable.semaphore_count)
+            spans = [ItemSpan(0, one[-1].item + 1 if one else 0, one) for one in steps]
+            runs[steps].perform(spans, [0] * executable.semaphore_count)
         for sem in sems:
-            run, counter = runs[events].get(sem, ()), sem * executable.ranks + rank
-            in_turn = [Increment(one.queue, one.row, rank) for one in run]
+            stamps, counter = runs[steps].made[sem], sem * executable.ranks + rank
+            in_turn = [Increment(one.chain, one.known[one.chain] - 1, rank) for one in stamps]
             if len(in_turn) == len(edges.several[counter]):
                 edges.several[counter] = in_turn
-            for place, (one, other) in enumerate(itertools.pairwise(run)):
-                if one.queue != other.queue and other.known[one.queue] <= one.row:
-                    unordered[counter] = in_turn[place], in_turn[place + 1]
+            for stamp, (one, other) in zip(stamps[1:], itertools.pairwise(in_turn), strict=True):
+                if one.queue != other.queue and stamp.known[one.queue] <= one.row:
+                    unordered[counter] = one, other
                     break
     return unordered
 
 
-def _events(edges: Edges, rank: int) -> tuple[tuple[_Event, ...], ...]:
-    """The events of each queue of a rank; none of DMA rings."""
+def _steps_of_rank(edges: Edges, rank: int) -> tuple[tuple[SyncStep, ...], ...]:
+    """What each queue of a rank waits for and increments of its own; nothing of DMA rings."""
     executable, ranks = edges.executable, edges.executable.ranks
     is_ring = np.array([isinstance(queue, DmaQueue) for queue in executable.queues])
     queue, source = (column[rank::ranks] for column in (edges.queue, edges.source))
@@ -444,7 +431,7 @@ def _events(edges: Edges, rank: int) -> tuple[tuple[_Event, ...], ...]:
             is_local[counter // ranks] = all(
                 one.source == rank and not is_ring[one.queue] for one in made
             )
-    found: list[tuple[_Event, ...]] = []
+    found: list[tuple[SyncStep, ...]] = []
     for queue_, one in zip(executable.queues, edges.increments, strict=True):
         if isinstance(queue_, DmaQueue) or not is_run_by(queue_, rank):
             found.append(())
@@ -464,7 +451,7 @@ def _events(edges: Edges, rank: int) -> tuple[tuple[_Event, ...], ...]:
                     posts[kind] = (*posts.get(kind, ()), at // ranks)
         found.append(
             tuple(
-                _Event(
+                SyncStep(
                     row,
                     int(sem[row]) if waits[row] else IDLE,
                     int(value[row]),
@@ -474,30 +461,6 @@ def _events(edges: Edges, rank: int) -> tuple[tuple[_Event, ...], ...]:
             )
         )
     return tuple(found)
-
-
-def _run_of_rank(queues: Sequence[Sequence[_Event]]) -> Mapping[int, Sequence[_Made]]:
-    """What is incremented, by semaphore, in the order of one run of these queues."""
-    made: dict[int, list[_Made]] = {}
-    clocks: list[_Clock] = [(0,) * len(queues) for _ in queues]
-    at = [0] * len(queues)
-    moved = True
-    while moved:
-        moved = False
-        for queue, events in enumerate(queues):
-            while at[queue] < len(events):
-                event, known = events[at[queue]], clocks[queue]
-                if event.wait_sem != IDLE and event.wait_value > 0:
-                    awaited = made.get(event.wait_sem, [])
-                    if len(awaited) < event.wait_value:
-                        break
-                    known = tuple(map(max, known, awaited[event.wait_value - 1].behind))
-                clocks[queue] = (*known[:queue], event.row + 1, *known[queue + 1 :])
-                for sem in event.posts:
-                    made.setdefault(sem, []).append(_Made(queue, event.row, known, clocks[queue]))
-                at[queue] += 1
-                moved = True
-    return made
 
 
 # ---- the proof

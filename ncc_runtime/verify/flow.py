@@ -34,7 +34,7 @@ from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.neff.stages import matched_blocks_of, participants
 from ncc_runtime.neff.structure import Structure, structure_of
 from ncc_runtime.verify.places import collective, queue_text
-from ncc_runtime.verify.stage_parts import StagePart, first_runner, parts_of
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
 
 UNMARKED = -1
 """In place of a row: a queue does not have this event."""
@@ -115,7 +115,7 @@ def _structured(
     """The stages with their control rows, and where those of one do not agree."""
     found, faults = [], []
     for part in parts_of(executable):
-        structure = _structure(part.executable)
+        structure = control_structure(part.executable)
         if structure is None:
             text = "the control rows of the engines do not agree (rules neff-C1 to neff-C3)"
             faults.append(f"{part.title}{text}")
@@ -136,8 +136,7 @@ def _marked(
     for part, structure in parts:
         marking = _Marking(part, structure)
         own = [places[event] for event in own_events(executable, (part, structure))]
-        queues = (n for n, q in enumerate(executable.queues) if first_runner(q) in part.ranks)
-        for its, number in enumerate(queues):
+        for its, number in enumerate(part.positions):
             found = marking.marks(its)
             marks[number][own] = found
             limits[number][own] = marking.limits(its)
@@ -149,12 +148,24 @@ def _jumps(executable: Executable) -> Iterator[Mapping[int, Jump]]:
     return (queue.jumps for queue in executable.queues if not isinstance(queue, DmaQueue))
 
 
-def _structure(executable: Executable) -> Structure | None:
+def control_structure(executable: Executable) -> Structure | None:
+    """The control rows that all engines of a stage share; None where they do not agree."""
     tables = {
         queue.engine: queue.table for queue in executable.queues if isinstance(queue, EngineQueue)
     }
     program = executable.program
     return structure_of(attrs.evolve(program, queues={**program.queues, **tables}))
+
+
+def triggered_phases(executable: Executable, structure: Structure) -> np.ndarray:
+    """The phase in which each placeholder is triggered; behind all where it never is."""
+    never = len(structure.rows) + 1
+    found: np.ndarray = np.full(len(executable.program.placeholders), never, np.int64)
+    for queue in executable.queues:
+        if isinstance(queue, EngineQueue):
+            rows = np.flatnonzero(queue.table.placeholder != IDLE)
+            found[queue.table.placeholder[rows]] = structure.phases(queue.engine, rows)
+    return found
 
 
 class _Marking:
@@ -208,15 +219,7 @@ class _Marking:
 
     @functools.cached_property
     def _triggered(self) -> np.ndarray:
-        """The phase in which each placeholder is triggered; behind all where it never is."""
-        never = len(self._structure.rows) + 1
-        found: np.ndarray = np.full(len(self._executable.program.placeholders), never, np.int64)
-        for queue in self._executable.queues:
-            if isinstance(queue, EngineQueue):
-                rows = np.flatnonzero(queue.table.placeholder != IDLE)
-                phases = self._structure.phases(queue.engine, rows)
-                found[queue.table.placeholder[rows]] = phases
-        return found
+        return triggered_phases(self._executable, self._structure)
 
     def _by_core(
         self, queue: CcQueue | DmaQueue, of_core: Callable[[CcQueue], np.ndarray]

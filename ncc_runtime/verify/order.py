@@ -12,8 +12,12 @@ and only if no rows wait for each other in a cycle.
 `Clocks` goes through rows in such an order and keeps vector clocks (Fidge, 1988; Mattern, 1988):
 for each queue of each rank, how many of its rows are known to be complete. All ranks that perform a
 row together do so in one call of numpy.
+
+`ChainRun` keeps the same clocks for the chains of a single rank, item by item, where waits are not
+resolved beforehand: along a path through loops, or while it is open who makes which increment.
 """
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -452,3 +456,122 @@ class _Clocks:
             kept = kept.copy()  # it may be what is known behind another row, too
             kept[ranks] = clock[ranks]
             self._kept[key] = kept
+
+
+# ---- one rank's chains, item by item
+
+
+class SyncStep(NamedTuple):
+    """An item of a chain that waits for a semaphore of its rank, increments some, or both."""
+
+    item: int
+    sem: int  # that it waits for, NOBODY for none
+    value: int
+    posts: Sequence[int]
+
+
+class ItemSpan(NamedTuple):
+    """Items of a chain that follow one another; those without a step wait for nothing."""
+
+    first: int
+    end: int
+    steps: Sequence[SyncStep]
+
+
+class Stamp(NamedTuple):
+    """An increment: whose it is, and how many items of each chain it tells to be complete."""
+
+    chain: int
+    known: Sequence[int]
+
+
+class RunSlice(NamedTuple):
+    """Items of a chain that were performed one after the other, with one state of knowledge."""
+
+    chain: int
+    first: int
+    end: int
+    performed: int  # items of the chain before these
+    time: int  # of the first; the next comes at the next time
+    known: Sequence[int]  # when each started: items of every other chain that are complete
+
+
+class ChainRun:
+    """The chains of one rank, performed along a path: each item as soon as it may.
+
+    All is counted from where the path begins: the items of a chain, which come again in loops, and
+    the increments of a semaphore. What lies before is known to nobody; waits for it are over and
+    tell nothing. Times grow, so nothing happens before what has an earlier time.
+    """
+
+    def __init__(self, chains: int, semaphores: int, time: int = 0) -> None:
+        self.time = time
+        self.known = [[0] * chains for _ in range(chains)]  # by chain, what it knows of each
+        self.made: list[list[Stamp]] = [[] for _ in range(semaphores)]
+        self.offsets = [0] * semaphores  # the increment that a wait for value v names is v + offset
+        self.slices: list[RunSlice] = []
+        self._counts = [0] * chains
+
+    def fork(self) -> "ChainRun":
+        """The same up to here, to go on along another path."""
+        other = copy.copy(self)
+        other.known = [list(known) for known in self.known]
+        other.made = [list(made) for made in self.made]
+        other.slices, other._counts = list(self.slices), list(self._counts)
+        return other
+
+    def perform(self, spans: Sequence[ItemSpan], before: Sequence[int]) -> tuple[int, int] | None:
+        """Perform a span of every chain; a chain and an item that never starts, None if all do.
+
+        `before` says of every semaphore what waits in these spans take it to hold when they begin.
+        """
+        self.offsets = [len(made) - held for made, held in zip(self.made, before, strict=True)]
+        at = [(span.first, 0) for span in spans]
+        left = [chain for chain, span in enumerate(spans) if span.first < span.end]
+        while left:
+            time = self.time
+            for chain in left:
+                at[chain] = self._advance(chain, spans[chain], *at[chain])
+            if self.time == time:
+                return left[0], at[left[0]][0]
+            left = [chain for chain in left if at[chain][0] < spans[chain].end]
+        return None
+
+    def _advance(self, chain: int, span: ItemSpan, first: int, step: int) -> tuple[int, int]:
+        """Perform a chain's items from `first` on as far as it can; the next item and step."""
+        known, end = self.known[chain], span.end
+        time, count = self.time - first, self._counts[chain] - first  # of an item, less its number
+        slice_first = first
+        while step < len(span.steps):
+            item, sem, value, posts = span.steps[step]
+            number = value + self.offsets[sem] if sem != NOBODY else 0
+            if number > 0:
+                made = self.made[sem]
+                if number > len(made):
+                    end = item
+                    break
+                if item > slice_first:
+                    begun = count + slice_first, time + slice_first
+                    self.slices.append(RunSlice(chain, slice_first, item, *begun, known))
+                slice_first = item
+                known = list(map(max, known, made[number - 1].known))
+            if posts:
+                known[chain] = count + item + 1
+                stamp = Stamp(chain, tuple(known))
+                for one in posts:
+                    self.made[one].append(stamp)
+            step += 1
+        if end > slice_first:
+            begun = count + slice_first, time + slice_first
+            self.slices.append(RunSlice(chain, slice_first, end, *begun, known))
+        self.known[chain] = known
+        self._counts[chain] = count + end
+        self.time = time + end
+        return end, step
+
+    def item(self, chain: int, count: int) -> int:
+        """The item of a chain that it performed as its `count`-th, from 1; NOBODY for none."""
+        for one in reversed(self.slices):
+            if one.chain == chain and one.performed < count:
+                return one.first + count - 1 - one.performed
+        return NOBODY

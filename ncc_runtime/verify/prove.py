@@ -20,8 +20,8 @@ from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
+from ncc_runtime.verify.engine_races import prove_local
 from ncc_runtime.verify.form.wellformed import prove_well_formed
-from ncc_runtime.verify.local.races import prove_local
 from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import prove_races

@@ -22,6 +22,7 @@ class StagePart:
     executable: Executable
     ranks: np.ndarray  # (r,) who runs it
     label: str  # "" for a program alone
+    positions: tuple[int, ...]  # of its queues, in the whole
     first_block: int = 0  # the number in the whole of its block 0
 
     @property
@@ -34,7 +35,7 @@ def parts_of(executable: Executable) -> tuple[StagePart, ...]:
     """Every stage's; each queue is one stage's (rule exe-W1)."""
     stages = executable.stages
     if len(stages) == 1:
-        return (StagePart(executable, stages[0].ranks, ""),)
+        return (StagePart(executable, stages[0].ranks, "", tuple(range(len(executable.queues)))),)
     return tuple(_part(executable, stage) for stage in stages)
 
 
@@ -45,14 +46,14 @@ def first_runner(queue: Queue) -> int:
 
 def _part(executable: Executable, stage: Stage) -> StagePart:
     first = int(stage.ranks[0])
-    queues = tuple(queue for queue in executable.queues if is_run_by(queue, first))
+    positions = tuple(n for n, queue in enumerate(executable.queues) if is_run_by(queue, first))
     blocks = _blocks(stage.program)
     own = attrs.evolve(
         executable,
         program=_with_blocks(stage.program, blocks) if stage.program.blocks else stage.program,
-        queues=tuple(_renumbered(queue, blocks) for queue in queues),
+        queues=tuple(_renumbered(executable.queues[number], blocks) for number in positions),
     )
-    return StagePart(own, stage.ranks, stage.label, min(blocks, default=0))
+    return StagePart(own, stage.ranks, stage.label, positions, min(blocks, default=0))
 
 
 def _blocks(program: Program) -> Mapping[int, int]:

@@ -10,7 +10,7 @@ from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.verify.counters import prove_counters
-from ncc_runtime.verify.local.races import prove_local
+from ncc_runtime.verify.engine_races import prove_local
 from tests import local_oracle
 from tests.draws_graphs import Case, cases
 from tests.draws_local_order import drawn_program

@@ -10,7 +10,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, TEST, WAIT, Engine
 from ncc_runtime.neff.program import Block, BlockKind, TensorId
 from ncc_runtime.neff.table import Instr
-from ncc_runtime.verify.local.races import prove_local
+from ncc_runtime.verify.engine_races import prove_local
 from ncc_runtime.verify.proof import Proof
 from tests.draws_local_order import TENSORS, all_reduce, program_of_rows
 from tests.local_edits import with_waits
@@ -48,18 +48,18 @@ def proof(queues, placeholders=(), blocks=(), **settings) -> Proof:
 
 
 def blocked(queues, *control):
-    """Queues whose rows are lists of stretches, with the control rows between them.
+    """Queues whose rows are lists of phases, with the control rows between them.
 
-    A control row of a queue may be given in the place of a stretch's last row; else it is bare.
+    A control row of a queue may be given in the place of a phase's last row; else it is bare.
     """
     found = {}
     for engine in ENGINES:
-        stretches = queues.get(engine.value, [[] for _ in range(len(control) + 1)])
+        phases = queues.get(engine.value, [[] for _ in range(len(control) + 1)])
         rows = []
-        for (opcode, block), stretch in zip(control, stretches, strict=False):
-            own = bool(stretch) and stretch[-1].opcode == opcode
-            rows += stretch if own else [*stretch, row(opcode=opcode, attribute=block)]
-        found[engine.value] = [*rows, *stretches[-1]]
+        for (opcode, block), phase in zip(control, phases, strict=False):
+            own = bool(phase) and phase[-1].opcode == opcode
+            rows += phase if own else [*phase, row(opcode=opcode, attribute=block)]
+        found[engine.value] = [*rows, *phases[-1]]
     return found
 
 
@@ -82,9 +82,25 @@ def test_a_race_is_told_with_both_rows_and_the_wait_that_is_missing():
         "  Vector pc 0 writes t0 t0 f32[16], [0x0, 0x40)\n"
         "  rank 0, queue Sync, pc 0 (copy) reads t0 t0 f32[16], [0x0, 0x40)\n"
         "  when Sync pc 0 begins, it knows of nothing in Vector\n"
-        "  way: straight through the program\n"
+        "  path: straight through the program\n"
         "  missing: a wait for vector >= 1 at Sync pc 0; Vector pc 1 makes it",
     )
+
+
+def test_a_race_is_a_record_of_both_rows_and_the_missing_wait():
+    queues = {
+        "Vector": [row(writes=[1]), row(writes=[0], post=VECTOR)],
+        "Sync": [row(reads=[0])],
+    }
+    executable = placed(queues)
+    (breach,) = prove_local(executable).breaches
+    cells = [(executable.queues[cell.queue].name, cell.row) for cell in breach.cells]
+    assert cells == [("Sync", 0), ("Vector", 1)]
+    assert (breach.rule, breach.semaphore, breach.value) == ("engines.race", VECTOR, 1)
+
+
+def test_a_program_without_rows_has_no_races():
+    assert proof({}).holds
 
 
 def test_two_reads_need_no_order():
@@ -163,7 +179,7 @@ def test_an_iteration_races_with_the_next():
     (breach,) = proof(queues, blocks=A_LOOP).texts
     assert breach.splitlines()[0].startswith("rank 0, queue Sync, pc 2")
     assert breach.splitlines()[4] == (
-        "  way: from the body of while.3 (k0) back to the start of while.3 (k0), into the body of "
+        "  path: from the body of while.3 (k0) back to the start of while.3 (k0), into the body of "
         "while.3 (k0), past all other blocks"
     )
 
@@ -289,20 +305,6 @@ def test_alike_ranks_are_proved_once():
     assert found.classes == ("rank 0", "rank 1")
     assert len(found.texts) == 1
     assert "rank 1, queue Sync, pc 0" in found.texts[0]
-
-
-def test_an_engine_increments_no_semaphore_of_another_rank():
-    executable = placed({"Vector": [row(post=VECTOR)]})
-    vector = [queue.name for queue in executable.queues].index("Vector")
-    queue = executable.queues[vector]
-    (post,) = queue.sync.posts
-    posts = (attrs.evolve(post, rank=post.rank[:, ::-1]),)
-    changed = [*executable.queues]
-    changed[vector] = attrs.evolve(queue, sync=attrs.evolve(queue.sync, posts=posts))
-    (breach,) = prove_local(attrs.evolve(executable, queues=tuple(changed))).texts
-    assert breach == (
-        "rank 0, queue Vector, pc 0 (copy): increments a semaphore of rank 1, must be its own"
-    )
 
 
 def test_a_queue_that_waits_for_nobody_is_told():

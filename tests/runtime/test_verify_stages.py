@@ -10,8 +10,8 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable, Queue
 from ncc_runtime.runtime import program_of
+from ncc_runtime.verify.engine_races import prove_local
 from ncc_runtime.verify.form.wellformed import prove_well_formed
-from ncc_runtime.verify.local.races import prove_local
 from ncc_runtime.verify.prove import prove
 from tests import mutant_edits as edit
 from tests.documents import ROOT
@@ -162,7 +162,7 @@ def test_a_loop_has_the_number_that_listings_give_it() -> None:
     assert breaches[0].startswith(
         "cut1000: rank 4, queue Sync, pc 8 (copy, last): in no order with"
     )
-    assert "way: from the body of last (k1) back to the start of last (k1)" in breaches[0]
+    assert "path: from the body of last (k1) back to the start of last (k1)" in breaches[0]
 
 
 def test_waits_of_each_program_are_missed_as_they_are_in_one_alone() -> None:

@@ -1,1 +1,0 @@
-"""No races among the engines and streams of one rank."""
