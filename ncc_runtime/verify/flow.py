@@ -34,7 +34,7 @@ from ncc_runtime.neff.program import BlockKind
 from ncc_runtime.neff.stages import matched_blocks_of, participants
 from ncc_runtime.neff.structure import Structure, structure_of
 from ncc_runtime.verify.places import collective, queue_text
-from ncc_runtime.verify.stage_parts import StagePart, first_runner, parts_of
+from ncc_runtime.verify.stage_parts import StagePart, parts_of
 
 UNMARKED = -1
 """In place of a row: a queue does not have this event."""
@@ -136,12 +136,11 @@ def _marked(
     for part, structure in parts:
         marking = _Marking(part, structure)
         own = [places[event] for event in own_events(executable, (part, structure))]
-        queues = (n for n, q in enumerate(executable.queues) if first_runner(q) in part.ranks)
-        for its, number in enumerate(queues):
-            found = marking.marks(its)
+        for in_part, number in enumerate(part.queues):
+            found = marking.marks(in_part)
             marks[number][own] = found
-            limits[number][own] = marking.limits(its)
-            breaches += marking.breaches(its, found)
+            limits[number][own] = marking.limits(in_part)
+            breaches += marking.breaches(in_part, found)
     return marks, limits, tuple(breaches)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue, RegisterLoad
-from ncc_runtime.verify.form.wellformed import MOST_BREACHES, STAGES, prove_well_formed
+from ncc_runtime.verify.wellformed.wellformed import MOST_BREACHES, STAGES, prove_well_formed
 from tests import mutant_edits as edit
 from tests.calls import calls_of
 from tests.documents import ROOT, cells
