@@ -25,6 +25,7 @@ from ncc_runtime.lowering.executable import (
     CcQueue,
     Decision,
     DmaQueue,
+    EngineQueue,
     Executable,
     Jump,
     Post,
@@ -151,9 +152,10 @@ class Edges:
     """
 
     def __init__(self, executable: Executable) -> None:
-        ranks, size = executable.ranks, executable.ranks * executable.semaphore_count
+        ranks, semaphores = executable.ranks, max(1, executable.semaphore_count)
+        size = ranks * semaphores  # at least one, so that idle waits find something
         self.executable = executable
-        self._ranks, self._semaphores = ranks, executable.semaphore_count
+        self._ranks, self._semaphores = ranks, semaphores
         self.increments = tuple(
             Increments.of(queue, ranks, executable.semaphore_count) for queue in executable.queues
         )
@@ -508,6 +510,7 @@ def prove_counters(executable: Executable, edges: Edges | None = None) -> Proof:
         checking.unowned(),
         [Breach("counters.flow", text) for text in checking.flow_faults],
         checking.unreached(),
+        checking.beyond_their_placeholder(),
         checking.wrong_shifts(),
         checking.diverging(),
         checking.too_large(),
@@ -529,7 +532,7 @@ class _Checking:
     def __init__(self, executable: Executable, edges: Edges) -> None:
         self._executable, self._edges = executable, edges
         self._ranks = executable.ranks
-        self._shape = executable.semaphore_count, executable.ranks
+        self._shape = max(1, executable.semaphore_count), executable.ranks
         self._flow, self.flow_faults = flow_of(executable)
 
     def size(self) -> str:
@@ -627,11 +630,8 @@ class _Checking:
         queue = self._executable.queues[number]
         ranks = queue.ranks if target.ranks is None else target.ranks
         for rank in (np.arange(self._ranks) if ranks is None else ranks).tolist():
-            sem, value = (
-                int(column[row, min(rank, column.shape[1] - 1)])
-                for column in (queue.sync.wait_sem, queue.sync.wait_value)
-            )
-            name, total = self._name(rank, sem), int(self._edges.count[sem * self._ranks + rank])
+            sem, value, name = self._wait(number, row, rank)
+            total = int(self._edges.count[sem * self._ranks + rank])
             text = f"{self._place(number, row, rank)}: waits for {name} >= {value}, "
             if target.row == NEVER:
                 text = f"{text}which is incremented {total} times in all"
@@ -641,6 +641,74 @@ class _Checking:
                 text = f"{text}which is incremented {made} times before the next control row"
             cell = number, row, rank
             yield breach_at(self._executable, UNREACHED, text, cell, semaphore=sem, value=value)
+
+    def beyond_their_placeholder(self) -> Iterator[Breach]:
+        """Rows within a placeholder that wait for later placeholders or other streams.
+
+        That a placeholder, once it is triggered, needs nothing but what came before it is the
+        contract on which proofs of its parts rest (docs/proofs.md).
+        """
+        queues = self._executable.queues
+        streams, latest = {}, {}  # by queue, of the CC-cores and rings
+        for number, queue in enumerate(queues):
+            if not isinstance(queue, EngineQueue):
+                streams[number] = queue.stream
+                latest[number] = np.maximum.accumulate(queue.placeholder)
+        for number, queue in enumerate(queues):
+            if not isinstance(queue, CcQueue) or not len(queue.opcode):
+                continue
+            own = queue.placeholder
+            # all rows but the first, which waits for the trigger
+            inside = (own != IDLE) & (own == np.append(IDLE, own[:-1]))
+            owner, row = self._edges.awaited(number, slice(None))
+            wrong = np.zeros(owner.shape, bool)
+            for other in np.unique(owner[owner != NOBODY]).tolist():
+                of_other = (owner == other) & (row != NEVER)
+                if streams.get(other) == queue.stream:
+                    place = np.where(of_other, row, 0)
+                    of_other &= latest[other][place] > own[:, None]
+                wrong |= of_other
+            runners = queue.ranks if queue.ranks is not None else np.arange(self._ranks)
+            for at, column in np.argwhere(wrong & inside[:, None]).tolist():
+                rank = int(runners[0]) if owner.shape[1] == 1 else column
+                sem, value, name = self._wait(number, at, rank)
+                text = (
+                    f"{self._place(number, at, rank)}: waits for {name} >= {value}, an increment "
+                    "of neither its own collective nor an earlier one of its stream"
+                )
+                cell = number, at, rank
+                yield breach_at(
+                    self._executable, "counters.later", text, cell, semaphore=sem, value=value
+                )
+            for at in np.flatnonzero(inside).tolist() if self._edges.several else ():
+                for rank in self._waits_for_several(number, at):
+                    sem, value, name = self._wait(number, at, rank)
+                    text = (
+                        f"{self._place(number, at, rank)}: waits for {name} >= {value}, which "
+                        "several queues increment"
+                    )
+                    cell = number, at, rank
+                    yield breach_at(
+                        self._executable, "counters.several", text, cell, semaphore=sem, value=value
+                    )
+
+    def _waits_for_several(self, number: int, row: int) -> Iterator[int]:
+        """Ranks that wait in a row for a counter that several queues increment."""
+        for counter in self._edges.several:
+            sem, rank = divmod(counter, self._ranks)
+            if is_run_by(self._executable.queues[number], rank):
+                waits, value, _ = self._wait(number, row, rank)
+                if waits == sem and value > 0:
+                    yield rank
+
+    def _wait(self, number: int, row: int, rank: int) -> tuple[int, int, str]:
+        """The semaphore that a rank waits for in a row, the value, and the semaphore's name."""
+        sync = self._executable.queues[number].sync
+        sem, value = (
+            int(column[row, min(rank, column.shape[1] - 1)])
+            for column in (sync.wait_sem, sync.wait_value)
+        )
+        return sem, value, self._name(rank, sem)
 
     # ---- jumps: each shifts waited values by what the rows that it repeats or skips increment
 

@@ -28,7 +28,6 @@ STRICTER = (
     ("counters", ""),
     ("races", "reports completion while its memory is still in use"),
     ("races", "is used before that rank has come to the collective"),
-    ("races", "an increment that only a later collective could make"),
     ("races of engines", "waits for what no queue of its rank increments"),
     ("semantics", "holds what was never written"),
 )

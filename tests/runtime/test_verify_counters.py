@@ -189,6 +189,16 @@ def test_who_waits_for_all_increments_does_not_mind_their_order():
     assert hold(executable)
 
 
+def test_a_wait_that_only_a_later_collective_could_end_is_named():
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [24], repeat=2)
+    executable = ncc_runtime.load(program, algorithms={"all-reduce": "ring"}).executable
+    assert breach(
+        prove_counters(raised(executable, "cc0", 10, rank=1)),
+        r"^rank 1, queue cc0, pc 10 \(p0 all-reduce.0\): waits for cc0.data.0.0 >= 7, an increment "
+        "of neither its own collective nor an earlier one of its stream$",
+    )
+
+
 def test_a_wait_in_a_loop_for_what_comes_behind_it_is_named():
     executable = looped()
     for name in ("Vector", "Scalar", "GpSimd", "Tensor", "Sync"):
