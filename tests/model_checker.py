@@ -16,11 +16,12 @@ import attrs
 
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from tests.model_checker_counts import overflows
 from tests.model_checker_routes import broken_routes
 from tests.model_checker_rows import Way, chains_of
 from tests.model_checker_steps import EVERYBODY, Access, Row, Stage, Visit
 from tests.model_checker_values import Memory, strays, unit_of
-from tests.model_checker_ways import ways
+from tests.model_checker_ways import ways_by_rank
 
 NEVER = 1 << 30
 
@@ -39,6 +40,7 @@ class Verdict:
     races: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()  # values
     routes: tuple[str, ...] = ()
+    counts: tuple[str, ...] = ()
     states: int = 0
 
     @property
@@ -49,6 +51,7 @@ class Verdict:
             "races": self.races,
             "values": self.wrong,
             "routes": self.routes,
+            "counts": self.counts,
         }
         return frozenset(name for name, what in found.items() if what)
 
@@ -58,6 +61,7 @@ class Verdict:
             self.races + other.races,
             self.wrong + other.wrong,
             self.routes + other.routes,
+            self.counts + other.counts,
             self.states + other.states,
         )
 
@@ -69,13 +73,15 @@ def check(
     most_states: int = 200_000,
 ) -> Verdict:
     """Everything that any interleaving, on any way through the blocks, can do wrong."""
-    found = Verdict(routes=tuple(broken_routes(executable)))
-    for way in ways(executable.program):
+    found = Verdict(routes=tuple(broken_routes(executable)), counts=tuple(overflows(executable)))
+    for way in ways_by_rank(executable.program):
         found |= check_way(executable, way, reduced, most_states)
     return found
 
 
-def check_way(executable: Executable, way: Way, reduced: bool, most_states: int) -> Verdict:
+def check_way(
+    executable: Executable, way: Sequence[Way], reduced: bool, most_states: int
+) -> Verdict:
     """The same on one way."""
     graph = Graph(executable, chains_of(executable, way))
     return graph.explore(reduced, most_states)

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from ncc_runtime.lowering.executable import Executable
 from tests.model_checker import NEVER, Graph, State, TooManyStatesError, Verdict
+from tests.model_checker_counts import overflows
 from tests.model_checker_routes import broken_routes
 from tests.model_checker_rows import chains_of
-from tests.model_checker_ways import ways
+from tests.model_checker_ways import ways_by_rank
 
 Stops = Mapping[int, int]
 """By chain, the row that it must not pass."""
@@ -52,13 +53,13 @@ def check_pairs(graph: Graph) -> Verdict:
             (wrong if graph.is_barrier(state, at) else races).append(graph.about(state, at))
     if not races and not deadlocks:
         wrong += graph.values()
-    return Verdict(deadlocks, tuple(races), tuple(wrong), (), len(alone))
+    return Verdict(deadlocks, tuple(races), tuple(wrong), states=len(alone))
 
 
 def decide(executable: Executable, most_states: int = 3000) -> Verdict:
     """The verdict on all ways: by all interleavings where they are few, else by pairs."""
-    found = Verdict(routes=tuple(broken_routes(executable)))
-    for way in ways(executable.program):
+    found = Verdict(routes=tuple(broken_routes(executable)), counts=tuple(overflows(executable)))
+    for way in ways_by_rank(executable.program):
         graph = Graph(executable, chains_of(executable, way))
         try:
             found |= graph.explore(True, most_states)

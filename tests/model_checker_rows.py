@@ -5,7 +5,7 @@ loops repeat, branches not taken are gone, and a ring holds what its CC-core pus
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -27,6 +27,14 @@ from tests.model_checker_steps import Access, Bytes, Compute, Move, Row, Stage, 
 MOST_STEPS = 2000
 """A chain that takes more runs for ever."""
 
+NEVER_REACHED = 1 << 40
+"""More than any counter of an unrolled program comes to."""
+
+
+class EndlessError(Exception):
+    """A queue runs for ever, or comes to a `test` or `case` once more than its rank decides it."""
+
+
 Way = Mapping[int, tuple[bool, ...]]
 """By block and occasion, whether its `test` or `case` goes on into the block."""
 
@@ -41,6 +49,8 @@ class Follower:
     def enters(self, jump: Jump) -> bool:
         """Whether the chain goes on behind a `test` or `case`."""
         occasion = self._occasions[jump.block]
+        if occasion >= len(self.way[jump.block]):
+            raise EndlessError
         self._occasions[jump.block] += 1
         return self.way[jump.block][occasion]
 
@@ -53,18 +63,28 @@ class _Walk:
     jumps: Mapping[int, Jump]
     rank: int
     offset: Counter = attrs.field(factory=Counter)  # by semaphore
+    _decided: int = 0  # so often it came to a `test` or `case`
+    _repeated: dict[int, int] = attrs.field(factory=dict)  # by `end`, how often it was then
 
     def rows(self, length: int) -> Iterator[int]:
         pc, steps = 0, 0
         while pc < length:
             yield pc
             jump, pc, steps = self.jumps.get(pc), pc + 1, steps + 1
-            assert steps < MOST_STEPS, "a queue that runs for ever"
+            if steps >= MOST_STEPS:
+                raise EndlessError
             if jump is None:
                 continue
-            if jump.decision is Decision.ALWAYS or not self.follower.enters(jump):
-                self._take(jump)
-                pc = jump.target
+            if jump.decision is Decision.ALWAYS:
+                if self._repeated.get(pc) == self._decided:
+                    raise EndlessError
+                self._repeated[pc] = self._decided
+            else:
+                self._decided += 1
+                if self.follower.enters(jump):
+                    continue
+            self._take(jump)
+            pc = jump.target
 
     def _take(self, jump: Jump) -> None:
         shift = jump.shift[self.rank if len(jump.shift) > 1 else 0]
@@ -72,17 +92,17 @@ class _Walk:
             self.offset[sem] += int(shift[sem])
 
 
-def chains_of(executable: Executable, way: Way) -> list[list[Row]]:
-    """Every chain of every rank, on one way."""
+def chains_of(executable: Executable, ways: Sequence[Way]) -> list[list[Row]]:
+    """Every chain of every rank, each rank on its way."""
     chains: list[list[Row]] = []
-    for rank in range(executable.ranks):
+    for rank, way in enumerate(ways):
         unrolled = _Unrolled(executable, way, rank)
         engines = [queue for queue in executable.queues if isinstance(queue, EngineQueue)]
-        chains += [list(unrolled.engine(queue)) for queue in engines]
+        chains += [list(unrolled.to_its_end(queue, unrolled.engine)) for queue in engines]
         for queue in executable.queues:
             if isinstance(queue, CcQueue):
                 pusher = len(chains)
-                chains.append(list(unrolled.cc_core(queue)))
+                chains.append(list(unrolled.to_its_end(queue, unrolled.cc_core)))
                 chains += unrolled.rings(queue, chains[pusher], pusher)
     return chains
 
@@ -94,6 +114,16 @@ class _Unrolled:
     executable: Executable
     way: Way
     rank: int
+
+    def to_its_end(
+        self, queue: EngineQueue | CcQueue, unroll: Callable[..., Iterator[Row]]
+    ) -> Iterator[Row]:
+        """The rows of a queue; one that has no end stops at a row that is never performed."""
+        try:
+            yield from unroll(queue)
+        except EndlessError:
+            length = len(queue.sync.wait_sem)
+            yield Row(self.rank, queue.name, length, wait=(self.rank, 0, NEVER_REACHED), posts=())
 
     def _walk(self, queue: EngineQueue | CcQueue) -> tuple[_Walk, Iterator[int]]:
         follower = Follower(self.way)

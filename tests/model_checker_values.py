@@ -179,6 +179,10 @@ class Memory:
                 if not there.issuperset(group):
                     yield f"{where} is done before ranks {set(group) - there} have come"
                 continue
+            givers = group or [one for one, target in placeholder.pairs if target == rank]
+            if any((number, occasion, one) not in self._entered for one in givers):
+                yield f"{where} is done, and not all who give it something began"
+                continue
             for tensor, found in enumerate(results):
                 wanted = tuple(self._wanted(placeholder, (number, occasion, rank), group, tensor))
                 if wanted != found:

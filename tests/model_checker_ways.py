@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST, Engine
 from ncc_runtime.neff.program import BlockKind, Program
 
@@ -29,6 +30,40 @@ def ways(program: Program) -> list[Mapping[int, tuple[bool, ...]]]:
         found.append({block: tuple(enters) for block, enters in by_block.items()})
         if len(found) > MOST_WAYS:
             raise TooManyWaysError(f"more than {MOST_WAYS} ways")
+    return found
+
+
+def ways_by_rank(program: Program) -> list[Sequence[Mapping[int, tuple[bool, ...]]]]:
+    """All ways, one for each rank: ranks that no collective in a block ties may part.
+
+    Ranks that collectives of blocks tie, perhaps by way of others, are taken to decide alike at
+    every block.
+    """
+    group_of = list(range(program.ranks))
+    for number in _in_blocks(program):
+        placeholder = program.placeholders[number]
+        for group in placeholder.groups or placeholder.pairs:
+            joined = {group_of[rank] for rank in group}
+            group_of = [min(joined) if one in joined else one for one in group_of]
+    classes = sorted(set(group_of))
+    every = ways(program)
+    if len(every) ** len(classes) > MOST_WAYS:
+        raise TooManyWaysError(f"more than {MOST_WAYS} ways")
+    return [
+        [chosen[classes.index(one)] for one in group_of]
+        for chosen in itertools.product(every, repeat=len(classes))
+    ]
+
+
+def _in_blocks(program: Program) -> set[int]:
+    """The collectives that a block repeats or skips."""
+    found = set()
+    for table in program.queues.values():
+        depth = 0
+        for row in table:
+            depth += (row.opcode in (LOOP, CASE)) - (row.opcode == END)
+            if depth and row.placeholder != IDLE:
+                found.add(row.placeholder)
     return found
 
 

@@ -160,6 +160,37 @@ def with_shift(executable: Executable, number: int, row: int, cell: Cell, by: in
     return with_queue(executable, number, attrs.evolve(queue, jumps=jumps))
 
 
+def with_jump(executable: Executable, number: int, row: int, **values: int) -> Executable:
+    """A jump that leads elsewhere, or is decided by another block."""
+    queue = executable.queues[number]
+    assert isinstance(queue, CcQueue | EngineQueue)
+    jumps = {**queue.jumps, row: attrs.evolve(queue.jumps[row], **values)}
+    return with_queue(executable, number, attrs.evolve(queue, jumps=jumps))
+
+
+def with_posts_crossed(
+    executable: Executable, number: int, rows: Sequence[int], ranks: tuple[int, int]
+) -> Executable:
+    """Two ranks increment each what the other should, in some rows."""
+    queue = executable.queues[number]
+    crossed = dict(zip(ranks, reversed(ranks), strict=True))
+    found = executable
+    for which, post in enumerate(queue.sync.posts):
+        for row in rows:
+            for rank, other in crossed.items():
+                to = int(post.rank[row, other]), int(post.sem[row, other])
+                found = with_post(found, number, which, (row, rank), to)
+    return found
+
+
+def with_trips(executable: Executable, block: int, trips: int) -> Executable:
+    """A loop that is known to run so often."""
+    blocks = list(executable.program.blocks)
+    blocks[block] = attrs.evolve(blocks[block], trip_count=trips)
+    program = attrs.evolve(executable.program, blocks=tuple(blocks))
+    return attrs.evolve(executable, program=program)
+
+
 def with_route(executable: Executable, pair: int, links: Sequence[int]) -> Executable:
     """Another way between two chips, by the row of the table of routes."""
     table = executable.routes.table

@@ -4,6 +4,7 @@ A site is a place where a kind of fault fits. Which of them are faults, and whic
 that any run can do, is for the model checker to say.
 """
 
+import itertools
 import random
 from collections.abc import Collection, Iterator
 
@@ -20,7 +21,9 @@ from ncc_runtime.lowering.executable import (
     Queue,
     descriptors,
 )
+from ncc_runtime.neff.program import BlockKind
 from tests import mutant_edits as edit
+from tests.model_checker_counts import growth, most_trips
 from tests.mutants_of_transfers import Cells, Site, ring_sites, route_sites
 
 
@@ -38,6 +41,7 @@ def sites(executable: Executable, seed: int, most_cells: int | None = None) -> I
     cells = Cells(random.Random(seed), most_cells)
     yield from route_sites(executable, cells)
     yield from _ring_size_sites(executable)
+    yield from _trip_sites(executable)
     names = [executable.semaphore_names(rank) for rank in range(executable.ranks)]
     for number, queue in enumerate(executable.queues):
         if isinstance(queue, DmaQueue):
@@ -178,6 +182,7 @@ def _cc_sites(executable: Executable, number: int, queue: CcQueue, cells: Cells)
 
         yield "descriptor pushed twice", f"{queue.name} {row}", again
     yield from _swapped_pushes(executable, number, queue, cells)
+    yield from _crossed_signals(executable, number, queue, cells)
     active = queue.sync.posts[0].rank[pushing] != IDLE
     for at, rank in cells.some(np.argwhere(active)):
 
@@ -201,6 +206,37 @@ def _swapped_pushes(
             yield "descriptors pushed in another order", f"{queue.name} {rows}", swap
 
 
+def _crossed_signals(
+    executable: Executable, number: int, queue: CcQueue, cells: Cells
+) -> Iterator[Site]:
+    """Ranks of two groups of a collective signal each for the other, in all its rows."""
+    for at, placeholder in enumerate(executable.program.placeholders):
+        mine = (queue.placeholder == at) & (queue.opcode == CcOpcode.SIGNAL)
+        to = queue.sync.posts[0].rank
+        for one, other in itertools.combinations(placeholder.groups, 2):
+            for ranks in zip(one, other, strict=False):
+                rows = np.flatnonzero(mine & (to[:, ranks] != IDLE).all(axis=1)).tolist()
+
+                def cross(rows=rows, ranks=ranks) -> Executable:
+                    return edit.with_posts_crossed(executable, number, rows, ranks)
+
+                if rows:
+                    yield "signals of two groups crossed", f"p{at}, ranks {ranks}", cross
+
+
+def _trip_sites(executable: Executable) -> Iterator[Site]:
+    """Loops that run just as often as counters can count, and once more."""
+    for block, description in enumerate(executable.program.blocks):
+        if description.kind is BlockKind.LOOP and growth(executable, block)[1]:
+            most = most_trips(executable, block)
+            for kind, trips in (("loop of most trips", most), ("loop of too many trips", most + 1)):
+
+                def make(block=block, trips=trips) -> Executable:
+                    return edit.with_trips(executable, block, trips)
+
+                yield kind, f"k{block}: {trips} trips", make
+
+
 def _jump_sites(
     executable: Executable, number: int, queue: CcQueue | EngineQueue
 ) -> Iterator[Site]:
@@ -216,6 +252,26 @@ def _jump_sites(
 
                 where = f"rank {cell[0]}, {queue.name} {row}: semaphore {cell[1]} by {by}"
                 yield f"jump shifts wrongly: {name}", where, make
+    for row, jump in queue.jumps.items():
+        for target in sorted({jump.target - 1, jump.target + 1, row + 1} - {jump.target}):
+            if not 0 <= target <= len(queue.sync.wait_sem):
+                continue
+
+            def lead(row=row, target=target) -> Executable:
+                return edit.with_jump(executable, number, row, target=target)
+
+            kind = "jump that skips nothing" if target == row + 1 else "jump to another row"
+            yield f"{kind}: {name}", f"{queue.name} {row}: {jump.target} to {target}", lead
+        blocks = executable.program.blocks
+        for block, other in enumerate(blocks):
+            mine = blocks[jump.block]
+            if other.kind is mine.kind and other.predicate != mine.predicate:
+
+                def decide(row=row, block=block) -> Executable:
+                    return edit.with_jump(executable, number, row, block=block)
+
+                where = f"{queue.name} {row}: k{jump.block} to k{block}"
+                yield f"jump decided by another block: {name}", where, decide
 
 
 def _ring_size_sites(executable: Executable) -> Iterator[Site]:

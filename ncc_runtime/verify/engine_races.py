@@ -180,7 +180,7 @@ def _misplaced(
                 f"{part.title}queue {items.name}, pc {items.first[item]} ({what}): "
                 "not between the control rows where it is triggered"
             )
-            cell = part.positions[items.queue], int(items.first[item]), int(part.ranks[0])
+            cell = part.queues[items.queue], int(items.first[item]), int(part.ranks[0])
             yield breach_at(executable, "engines.misplaced", text, cell)
 
 
@@ -424,7 +424,7 @@ class _Rank:
     def cell(self, chain: int, item: int) -> tuple[int, int, int]:
         """Queue, row and rank of an item in the whole executable."""
         items = self.chains[chain]
-        return self.part.positions[items.queue], int(items.first[item]), self.rank
+        return self.part.queues[items.queue], int(items.first[item]), self.rank
 
     def place(self, chain: int, item: int) -> str:
         """An item, for people."""

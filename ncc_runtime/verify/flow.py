@@ -136,11 +136,11 @@ def _marked(
     for part, structure in parts:
         marking = _Marking(part, structure)
         own = [places[event] for event in own_events(executable, (part, structure))]
-        for its, number in enumerate(part.positions):
-            found = marking.marks(its)
+        for in_part, number in enumerate(part.queues):
+            found = marking.marks(in_part)
             marks[number][own] = found
-            limits[number][own] = marking.limits(its)
-            breaches += marking.breaches(its, found)
+            limits[number][own] = marking.limits(in_part)
+            breaches += marking.breaches(in_part, found)
     return marks, limits, tuple(breaches)
 
 

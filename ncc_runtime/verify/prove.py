@@ -21,12 +21,12 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.engine_races import prove_local
-from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics.semantics import prove_semantics
+from ncc_runtime.verify.wellformed.wellformed import prove_well_formed
 
 SHOWN = 3
 """Breaches that a refusal shows in full; `nccrt verify` shows all."""

@@ -132,6 +132,44 @@ ENTRY main {
 }
 """
 
+LOOP_OF_GROUPS = LOOP.replace("replica_groups={}", "replica_groups={{0,1},{2,3}}", 1)
+"""Two pairs of ranks, each of which may run the loop another number of times."""
+
+BRANCH_OF_GROUPS = BRANCH.replace("replica_groups={}", "replica_groups={{0,1},{2,3}}", 1)
+"""Two pairs of ranks, which may take another branch each."""
+
+TWO_BRANCHES = """
+yes {
+  v = f32[4] parameter(0)
+  y = f32[4] add(v, v)
+  ROOT r = f32[4] all-reduce(y), replica_groups={}, to_apply=sum
+}
+
+no {
+  v = f32[4] parameter(0)
+  ROOT y = f32[4] tanh(v)
+}
+
+perhaps {
+  v = f32[4] parameter(0)
+  ROOT r = f32[4] all-reduce(v), replica_groups={}, to_apply=sum
+}
+
+never {
+  v = f32[4] parameter(0)
+  ROOT y = f32[4] tanh(v)
+}
+
+ENTRY main {
+  x = f32[4] parameter(0)
+  c = pred[] parameter(1)
+  d = pred[] parameter(2)
+  b = f32[4] conditional(c, x, x), true_computation=yes, false_computation=no
+  e = f32[4] conditional(d, b, b), true_computation=perhaps, false_computation=never
+  ROOT r = f32[4] add(e, x)
+}
+"""
+
 BODIES = {
     "before_and_after": BEFORE_AND_AFTER,
     "operand_used_again": OPERAND_USED_AGAIN,
@@ -140,9 +178,17 @@ BODIES = {
     "loop": LOOP,
     "branch": BRANCH,
     "local_loop": LOCAL_LOOP,
+    "two_branches": TWO_BRANCHES,
 }
+"""Models on 2 ranks."""
+
+BODIES_OF_GROUPS = {
+    "loop_of_groups": LOOP_OF_GROUPS,
+    "branch_of_groups": BRANCH_OF_GROUPS,
+}
+"""Models on 4 ranks."""
 
 
 def model_text(name: str, ranks: int) -> str:
     """One of the models, for a number of ranks."""
-    return HEADER.format(name=name, ranks=ranks) + BODIES[name]
+    return HEADER.format(name=name, ranks=ranks) + (BODIES | BODIES_OF_GROUPS)[name]

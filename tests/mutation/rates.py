@@ -16,6 +16,7 @@ RIGHT = {
     "races": {"races", "races of engines"},
     "values": {"semantics"},
     "routes": {"well-formed"},
+    "counts": {"counters"},
 }
 """The proofs whose business a fault is."""
 

@@ -16,7 +16,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.reductions import Reduction
 from tests.mutants import Mutant, sample
-from tests.mutation.engine_programs import BODIES, model_text
+from tests.mutation.engine_programs import BODIES, BODIES_OF_GROUPS, model_text
 from tests.mutation.used_collectives import used_collective
 from tests.programs import collective_program
 
@@ -49,7 +49,7 @@ class Small:
     def executable(self) -> Executable:
         """LoweringError or PlacementError if the machine or the algorithm does not take it."""
         topology, nodes, placement = MACHINES[self.machine]
-        is_model = self.name in BODIES
+        is_model = self.name in BODIES | BODIES_OF_GROUPS
         program = _compiled(self.name, self.ranks) if is_model else self._program()
         forced = {"all-reduce" if is_model else self.name: self.algorithm}
         return ncc_runtime.load(
@@ -101,6 +101,8 @@ def candidates() -> Iterator[Small]:
     for name in BODIES:
         for algorithm, machine in (("ring", "trn1"), ("kangaring", "inf2"), ("mesh", "trn2")):
             yield Small(name, algorithm, machine, 2)
+    for name in BODIES_OF_GROUPS:
+        yield Small(name, "ring", "trn1", 4)
 
 
 def cases(machine: str | None = None) -> Mapping[Small, Executable]:

@@ -11,9 +11,9 @@ from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.lowering.executable import Executable, Jump
 from tests import mutant_edits as edit
 from tests.model_checker import Graph, check
-from tests.model_checker_pairs import check_pairs, furthest
+from tests.model_checker_pairs import check_pairs, decide, furthest
 from tests.model_checker_rows import Follower, Way, chains_of
-from tests.model_checker_ways import ways
+from tests.model_checker_ways import ways, ways_by_rank
 from tests.mutants import Mutant, sample
 from tests.mutation.small_matrix import Small
 
@@ -34,7 +34,9 @@ SAMPLED = (
 
 
 def graphs(executable: Executable) -> list[Graph]:
-    return [Graph(executable, chains_of(executable, way)) for way in ways(executable.program)]
+    return [
+        Graph(executable, chains_of(executable, way)) for way in ways_by_rank(executable.program)
+    ]
 
 
 FEW_ENDINGS = [small for small in SAMPLED if small.name != "branch"]
@@ -83,7 +85,7 @@ class _Run:
 
     def __init__(self, executable: Executable, way: Way) -> None:
         self.executable = executable
-        self.graph = Graph(executable, chains_of(executable, way))
+        self.graph = Graph(executable, chains_of(executable, [way] * executable.ranks))
         self.state = [0] * len(self.graph.chains)
         self.chain_of = {
             (row.rank, row.queue): number
@@ -164,3 +166,22 @@ def test_leaving_a_barrier_before_all_have_come_is_wrong():
     for row in np.flatnonzero(executable.queues[number].sync.wait_sem[:, 0] != -1).tolist():
         executable = edit.with_wait(executable, number, (row, 0), -1, 0)
     assert check(executable).kinds == {"values"}
+
+
+def test_a_queue_that_leaves_a_loop_nowhere_is_a_deadlock():
+    executable = Small("loop", "ring", "trn1", 2).executable()
+    number = next(n for n, queue in enumerate(executable.queues) if queue.name == "cc0")
+    (end,) = [row for row, jump in executable.queues[number].jumps.items() if jump.target == 0]
+    broken = edit.with_jump(executable, number, end, target=1)  # behind its own test
+    assert "deadlock" in decide(broken).kinds
+
+
+def test_groups_that_part_at_a_block_may_wait_for_each_other():
+    executable = Small("branch_of_groups", "ring", "trn1", 4).executable()
+    (crossed, _) = sample(executable, 1, None, kinds=["signals of two groups crossed"])
+    alike = [
+        check_pairs(Graph(crossed.executable, chains_of(crossed.executable, [way] * 4)))
+        for way in ways(executable.program)
+    ]
+    assert not any(one.deadlocks for one in alike)
+    assert "deadlock" in decide(crossed.executable).kinds

@@ -59,6 +59,44 @@ def test_kinds_that_large_programs_take_are_never_equivalent(quick: list[Outcome
     _check_kinds(quick)
 
 
+CONTROL_FLOW = [
+    *(
+        f"{kind}: {queue}"
+        for kind in (
+            "jump to another row",
+            "jump that skips nothing",
+            "jump decided by another block",
+        )
+        for queue in ("engine", "CC-core")
+    ),
+    "signals of two groups crossed",
+    "loop of most trips",
+    "loop of too many trips",
+]
+
+
+@pytest.mark.parametrize(
+    "small",
+    [
+        Small("loop", "ring", "trn1", 2),
+        Small("two_branches", "ring", "trn1", 2),
+        Small("branch_of_groups", "ring", "trn1", 4),
+    ],
+    ids=str,
+)
+def test_faults_of_control_flow_are_refused(small: Small):
+    mutants = sample(small.executable(), 3, of_each_kind=1, kinds=CONTROL_FLOW)
+    _check([outcome(str(small), mutant) for mutant in mutants])
+
+
+def test_a_loop_may_run_just_as_often_as_counters_can_count():
+    executable = Small("loop", "ring", "trn1", 2).executable()
+    kinds = ["loop of most trips", "loop of too many trips"]
+    said = [Said.of(one.executable) for one in sample(executable, 3, None, kinds=kinds)]
+    assert [one.refuted for one in said] == [frozenset(), frozenset({"counters"})]
+    assert "is incremented 2147483648 times" in said[1].breach
+
+
 def _check(found: Sequence[Outcome]) -> None:
     faulty = [one for one in found if one.faults]
     assert faulty

@@ -18,7 +18,7 @@ from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.table import Instr, InstrTable
 from ncc_runtime.verify.counters import prove_counters
-from ncc_runtime.verify.form.wellformed import prove_well_formed
+from ncc_runtime.verify.wellformed.wellformed import prove_well_formed
 from tests.mutant_edits import (
     with_cc_rows,
     with_more_posts,

@@ -9,7 +9,8 @@ import pytest
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Queue, RegisterLoad
-from ncc_runtime.verify.form.wellformed import MOST_BREACHES, STAGES, prove_well_formed
+from ncc_runtime.verify.proof import Cell
+from ncc_runtime.verify.wellformed.wellformed import MOST_BREACHES, STAGES, prove_well_formed
 from tests import mutant_edits as edit
 from tests.calls import calls_of
 from tests.documents import ROOT, cells
@@ -50,7 +51,7 @@ from tests.form_breaks import (
     wait,
     without_jump,
 )
-from tests.stage_breaks import joint
+from tests.stage_breaks import at_row, joint, numbers_of, of_second
 
 TRIGGER = ring().streams[0].trigger_sem
 TAIL, SENT = ring().streams[0].rings[0]
@@ -305,6 +306,23 @@ def test_a_broken_rule_is_reported_under_its_number_alone(
     breaches = prove_well_formed(breaking(base())).texts
     assert {breach.split()[0] for breach in breaches} == {rule}, breaches
     assert any(complaint in breach for breach in breaches), breaches
+
+
+def test_a_breach_says_which_row_it_is_about() -> None:
+    broken = post("cc0", SIGNAL, 1, 0, (1, 4))(ring())
+    (breach,) = prove_well_formed(broken).breaches
+    number = [queue.name for queue in broken.queues].index("cc0")
+    assert breach.rule == "exe-W13"
+    assert breach.cells == (Cell(number, SIGNAL, 1),)
+    assert breach.placeholders == {0}
+
+
+def test_a_breach_of_a_stage_names_the_queue_by_its_place_among_all() -> None:
+    number = numbers_of(joint(), "cc0")[1]
+    broken = of_second("cc0", at_row("opcode", 4, 9))(joint())
+    (breach,) = prove_well_formed(broken).breaches
+    assert breach.rule == "exe-W2"
+    assert breach.cells == (Cell(number, 4, 2),)
 
 
 def test_a_transfer_may_write_just_where_it_reads() -> None:

@@ -11,8 +11,8 @@ import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable, Queue
 from ncc_runtime.runtime import program_of
 from ncc_runtime.verify.engine_races import prove_local
-from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.prove import prove
+from ncc_runtime.verify.wellformed.wellformed import prove_well_formed
 from tests import mutant_edits as edit
 from tests.documents import ROOT
 from tests.form_breaks import Break, cell, changed, placed, post, wait

@@ -1,12 +1,15 @@
-"""What the executable takes of a rank's hardware: its core, semaphores, CC-cores, DMA queues."""
+"""What the executable takes of the hardware, and that it has it (exe-W5 to exe-W8, exe-W16).
+
+A rank's core, semaphores, CC-cores, DMA queues and memory. Limits are worked out here from the
+figures of the topology and the driver, not taken from the lowering: it may have them wrong.
+"""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from ncc_runtime.neff.program import MAX_SEMAPHORES, MAX_STREAMS
-from ncc_runtime.verify.form.rule import rule
-from ncc_runtime.verify.form.subject import Subject
+from ncc_runtime.neff.program import ALIGNMENT, MAX_SEMAPHORES, MAX_STREAMS
+from ncc_runtime.verify.wellformed.rule import Subject, rule
 
 SEMAPHORES_PER_CC_CORE = 256
 """Source: neuron-driver, v2 and v3 headers (256 semaphores per NeuronCore and per TOP_SP)."""
@@ -79,4 +82,25 @@ def rings_have_queues(subject: Subject) -> Iterator[str]:
         )
 
 
-AMOUNTS = (semaphores_suffice, streams_have_cc_cores, rings_have_queues)
+@rule("exe-W16", is_of_all=True)
+def memory_suffices(subject: Subject) -> Iterator[str]:
+    """A rank has its cores' share of their stack; channel buffers lie apart, behind the program."""
+    executable, topology = subject.executable, subject.executable.topology
+    chip = topology.hbm.stacks * topology.hbm.stack_bytes
+    capacity = chip * topology.lnc // topology.cores_per_chip
+    if executable.hbm_bytes > capacity and not executable.ignores_memory:
+        yield f"{executable.hbm_bytes} bytes of memory, a rank of {topology.name} has {capacity}"
+    end = max(stage.program.hbm_bytes for stage in executable.stages)
+    owner = "the program"
+    if end > executable.hbm_bytes:
+        yield f"the program takes {end} bytes of memory, a rank has {executable.hbm_bytes}"
+    for facts in sorted(executable.streams, key=lambda facts: facts.scratch_address):
+        name = f"the channel buffer of stream {facts.stream}"
+        where = f"{name} at {facts.scratch_address:#x}, {facts.scratch_bytes} bytes"
+        if facts.scratch_bytes < 0 or facts.scratch_address % ALIGNMENT:
+            yield f"{where}: buffers begin at multiples of {ALIGNMENT}"
+        if facts.scratch_bytes and facts.scratch_address < end:
+            yield f"{where}: overlaps {owner}, which ends at {end:#x}"
+        end, owner = max(end, facts.scratch_address + facts.scratch_bytes), name
+        if end > executable.hbm_bytes:
+            yield f"{where}: ends behind the memory, {executable.hbm_bytes:#x}"

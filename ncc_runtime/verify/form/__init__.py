@@ -1,1 +1,0 @@
-"""The numbered rules of a well-formed executable, by subject."""
