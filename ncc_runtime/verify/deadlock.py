@@ -9,13 +9,12 @@ finds room. The witness is the shortest cycle of queues of which each waits for 
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
-import networkx as nx
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
+from ncc_runtime.order import Chain, Run, cycles, run
 from ncc_runtime.verify.counters import Edges, Increment, narrowed
-from ncc_runtime.verify.order import Chain, Run, run
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import first_runner
@@ -117,22 +116,18 @@ class _Witness:
 
     def breaches(self) -> Iterator[Breach]:
         """The shortest cycle, if there is one; then who waits for what nobody provides."""
-        graph: nx.DiGraph[_Waiting] = nx.DiGraph()
-        for one in self._stuck:
-            provider = self._provider(one)
-            if provider is not None:
-                graph.add_edge(one, provider)
-        cycles = [sorted_from_least(cycle) for cycle in nx.simple_cycles(graph)]
+        followed = {one: self._provider(one) for one in self._stuck}
+        circles = cycles({one: other for one, other in followed.items() if other is not None})
         ranks = len({rank for _, rank in self._stuck})
         left = f"{_count(len(self._stuck), 'queue')} on {_count(ranks, 'rank')} cannot go on"
-        if cycles:
-            cycle = min(cycles, key=lambda one: (len(one), one))
+        if circles:
+            cycle = circles[0]
             what = f"{len(cycle)} queues wait for one another in a circle"
             if len(cycle) == 1:
                 what = "waits for a later row of its own queue"
             text = self._told(f"{self._place(cycle[0])}: {what}; {left}", cycle)
             yield self._breach("deadlock.cycle", text, cycle)
-        alone = [one for one in self._stuck if self._provider(one) is None]
+        alone = [one for one, other in followed.items() if other is None]
         if alone:
             what = "waits for what nobody provides"
             text = self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
@@ -218,12 +213,6 @@ class _Witness:
         return (
             f"needs room for {has} descriptors in {ring.name}, which holds {room} when it is empty"
         )
-
-
-def sorted_from_least(cycle: Sequence[_Waiting]) -> list[_Waiting]:
-    """The same cycle, from its least member on."""
-    least = cycle.index(min(cycle))
-    return [*cycle[least:], *cycle[:least]]
 
 
 def _count(number: int, thing: str) -> str:

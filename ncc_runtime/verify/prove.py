@@ -18,11 +18,11 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.order import Run
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.form.wellformed import prove_well_formed
 from ncc_runtime.verify.local.races import prove_local
-from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments

@@ -22,10 +22,10 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.order import NOBODY, Batch, Chosen, Obligations, Queues, Run, unmet
 from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import Edges, Increment
-from ncc_runtime.verify.order import NOBODY, Batch, Chosen, Obligations, Queues, Run, unmet
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.segments import RingRows, Segment, blocks

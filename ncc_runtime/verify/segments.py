@@ -33,10 +33,10 @@ from ncc_runtime.lowering.executable import (
     is_run_by,
 )
 from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.order import NOBODY, Batch, Run, Target, grouped
 from ncc_runtime.verify.bindings import Binding, Form, Members, bindings_of, shifted, shifts_of
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges, narrowed
-from ncc_runtime.verify.order import NOBODY, Batch, Run, Target, grouped
 
 BLOCK_CELLS = 1 << 20
 """Cells of a column that are looked at together: temporary arrays stay in cache."""

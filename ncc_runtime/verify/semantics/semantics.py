@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.verify.order import Run
+from ncc_runtime.order import Run
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import Segment, Span

@@ -3,7 +3,10 @@
 A queue is a program that all of its ranks perform row by row. A row may wait for rows of other
 queues, or of its own queue on other ranks; `Edges` name them. A row that another waits for happens
 before it, and so does the row before it in its queue (Lamport, 1978). This is the only engine that
-walks queues so, and it needs nothing but `Edges`: semaphores are resolved to rows in `counters.py`.
+walks queues so, and it needs nothing but `Edges`. Who makes an awaited increment others know:
+of a placed program in `verify/counters.py`, of a program that is not placed in
+`neff/rank_queues.py`, of the steps of a plan in `plans/msccl_graph.py`. It stands above all three
+since `verify` reads `neff`, which must not read `verify`; nothing that lowers or runs imports it.
 
 `run` performs every row once, as early as it may. Which rows it completes does not depend on the
 order in which it takes the queues, since a row that may start stays so. So it comes to the end if
@@ -17,13 +20,16 @@ row together do so in one call of numpy.
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import attrs
 import numpy as np
 
 NOBODY = -1
 """In place of a queue, a row or a rank: there is none."""
+
+Waiting = TypeVar("Waiting", int, tuple[int, int])
+"""A queue that cannot go on, or one of a rank's."""
 
 NEVER = np.iinfo(np.int32).max
 """In place of a row: one that no queue comes to."""
@@ -81,6 +87,23 @@ def grouped(queue: np.ndarray, row: np.ndarray) -> list[Sequence[Target]]:
     return found
 
 
+@attrs.frozen(eq=False)
+class EdgesOfOneRank:
+    """What every row waits for, by queue and row, where there is one rank: all targets are own."""
+
+    rows: Sequence[Sequence[Sequence[Target]]]
+
+    def targets(self, queue: int) -> Sequence[Sequence[Target]]:
+        return self.rows[queue]
+
+    def posters(self, queue: int, row: int) -> np.ndarray:
+        raise AssertionError(f"row {row} of queue {queue} waits for rows of its own rank")
+
+    def run(self) -> "Run":
+        """Perform all that can be performed."""
+        return run([Chain(number, len(its)) for number, its in enumerate(self.rows)], self, 1)
+
+
 class Batch(NamedTuple):
     """One row of one queue, performed on some ranks."""
 
@@ -118,6 +141,28 @@ class Run:
         for moment, batch in enumerate(self.batches):
             found.setdefault(batch.queue, []).append((moment, batch))
         return found
+
+
+def cycles(follows: Mapping[Waiting, Waiting]) -> list[list[Waiting]]:
+    """All cycles of what waits each for one other: the shortest first, from its least member on.
+
+    Of two as short the one with the lesser members comes first.
+    """
+    found: list[list[Waiting]] = []
+    seen: set[Waiting] = set()
+    for start in follows:
+        path: dict[Waiting, None] = {}
+        at = start
+        while at in follows and at not in seen:
+            seen.add(at)
+            path[at] = None
+            at = follows[at]
+        if at in path:  # not in a path before this one
+            members = [*path]
+            del members[: members.index(at)]
+            least = members.index(min(members))
+            found.append([*members[least:], *members[:least]])
+    return sorted(found, key=lambda cycle: (len(cycle), cycle))
 
 
 def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:
@@ -160,8 +205,9 @@ class _Engine:
         reached = {number: at.of_ranks(self._ranks) for number, at in self._at.items()}
         stuck = [
             (number, rank)
-            for number, rows in reached.items()
-            for rank in np.flatnonzero(rows < self._at[number].chain.length).tolist()
+            for number, at in self._at.items()
+            if at.rows is not None or at.row < at.chain.length
+            for rank in np.flatnonzero(reached[number] < at.chain.length).tolist()
         ]
         return Run(self._batches, reached, stuck)
 
@@ -173,7 +219,7 @@ class _Engine:
         """
         together = [at for at in self._at.values() if at.rows is None]
         moved = [self._together(at) for at in together]
-        if not any(moved):
+        if not any(moved) and self._ranks > 1:
             moved = [self._as_far_as_it_goes(at) for at in self._at.values()]
         return any(moved)
 
