@@ -152,9 +152,10 @@ class Edges:
     """
 
     def __init__(self, executable: Executable) -> None:
-        ranks, size = executable.ranks, executable.ranks * executable.semaphore_count
+        ranks, semaphores = executable.ranks, max(1, executable.semaphore_count)
+        size = ranks * semaphores  # at least one, so that idle waits find something
         self.executable = executable
-        self._ranks, self._semaphores = ranks, executable.semaphore_count
+        self._ranks, self._semaphores = ranks, semaphores
         self.increments = tuple(
             Increments.of(queue, ranks, executable.semaphore_count) for queue in executable.queues
         )
@@ -531,7 +532,7 @@ class _Checking:
     def __init__(self, executable: Executable, edges: Edges) -> None:
         self._executable, self._edges = executable, edges
         self._ranks = executable.ranks
-        self._shape = executable.semaphore_count, executable.ranks
+        self._shape = max(1, executable.semaphore_count), executable.ranks
         self._flow, self.flow_faults = flow_of(executable)
 
     def size(self) -> str:
