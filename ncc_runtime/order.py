@@ -20,7 +20,7 @@ row together do so in one call of numpy.
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import attrs
 import numpy as np
@@ -28,8 +28,8 @@ import numpy as np
 NOBODY = -1
 """In place of a queue, a row or a rank: there is none."""
 
-Waiting = TypeVar("Waiting", int, tuple[int, int])
-"""A queue that cannot go on, or one of a rank's."""
+Waiting = tuple[int, int]
+"""A queue, and a rank that cannot go on there."""
 
 NEVER = np.iinfo(np.int32).max
 """In place of a row: one that no queue comes to."""
@@ -99,7 +99,7 @@ class EdgesOfOneRank:
     def posters(self, queue: int, row: int) -> np.ndarray:
         raise AssertionError(f"row {row} of queue {queue} waits for rows of its own rank")
 
-    def run(self) -> "Run":
+    def run(self) -> "GreedyRun":
         """Perform all that can be performed."""
         return run([Chain(number, len(its)) for number, its in enumerate(self.rows)], self, 1)
 
@@ -124,12 +124,12 @@ class Chain:
 
 
 @attrs.frozen(eq=False, slots=False)
-class Run:
+class GreedyRun:
     """What a run completes."""
 
     batches: Sequence[Batch]  # each behind all that it waits for
     reached: Mapping[int, np.ndarray]  # by queue, (ranks,): rows completed
-    stuck: Sequence[tuple[int, int]]  # (queue, rank) of those that have rows left
+    stuck: Sequence[Waiting]  # those that have rows left
 
     def of_queue(self, queue: int) -> Sequence[tuple[int, Batch]]:
         """The batches of a queue, each with its place among all batches."""
@@ -143,29 +143,28 @@ class Run:
         return found
 
 
-def cycles(follows: Mapping[Waiting, Waiting]) -> list[list[Waiting]]:
+def cycles(awaited: Mapping[Waiting, Waiting]) -> list[list[Waiting]]:
     """All cycles of what waits each for one other: the shortest first, from its least member on.
 
     Of two as short the one with the lesser members comes first.
     """
     found: list[list[Waiting]] = []
     seen: set[Waiting] = set()
-    for start in follows:
+    for start in awaited:
         path: dict[Waiting, None] = {}
         at = start
-        while at in follows and at not in seen:
+        while at in awaited and at not in seen:
             seen.add(at)
             path[at] = None
-            at = follows[at]
-        if at in path:  # not in a path before this one
-            members = [*path]
-            del members[: members.index(at)]
-            least = members.index(min(members))
-            found.append([*members[least:], *members[:least]])
-    return sorted(found, key=lambda cycle: (len(cycle), cycle))
+            at = awaited[at]
+        if at in path:  # else the path runs into one before it
+            cycle = [*path][[*path].index(at) :]
+            least = cycle.index(min(cycle))
+            found.append([*cycle[least:], *cycle[:least]])
+    return sorted(found, key=lambda members: (len(members), members))
 
 
-def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:
+def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> GreedyRun:
     """Perform all that can be performed."""
     engine = _Engine(chains, edges, ranks)
     while engine.advance():
@@ -173,7 +172,7 @@ def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:
     return engine.result()
 
 
-class _Position:
+class _ChainPosition:
     """Where the ranks of a queue stand."""
 
     def __init__(self, chain: Chain, targets: Sequence[Sequence[Target]]) -> None:
@@ -198,10 +197,10 @@ class _Engine:
         self._edges = edges
         self._ranks = ranks
         self._everybody = np.arange(ranks)
-        self._at = {one.number: _Position(one, edges.targets(one.number)) for one in chains}
+        self._at = {one.number: _ChainPosition(one, edges.targets(one.number)) for one in chains}
         self._batches: list[Batch] = []
 
-    def result(self) -> Run:
+    def result(self) -> GreedyRun:
         reached = {number: at.of_ranks(self._ranks) for number, at in self._at.items()}
         stuck = [
             (number, rank)
@@ -209,7 +208,7 @@ class _Engine:
             if at.rows is not None or at.row < at.chain.length
             for rank in np.flatnonzero(reached[number] < at.chain.length).tolist()
         ]
-        return Run(self._batches, reached, stuck)
+        return GreedyRun(self._batches, reached, stuck)
 
     def advance(self) -> bool:
         """Let each queue go as far as it can; whether any moved.
@@ -223,13 +222,13 @@ class _Engine:
             moved = [self._as_far_as_it_goes(at) for at in self._at.values()]
         return any(moved)
 
-    def _as_far_as_it_goes(self, at: _Position) -> bool:
+    def _as_far_as_it_goes(self, at: _ChainPosition) -> bool:
         moved = False
         while self._apart(at) or (at.rows is None and self._together(at)):
             moved = True
         return moved
 
-    def _together(self, at: _Position) -> bool:
+    def _together(self, at: _ChainPosition) -> bool:
         """Perform rows as long as all who run the queue can; whether there was one."""
         first, row, chain = at.row, at.row, at.chain
         while row < chain.length:
@@ -243,7 +242,7 @@ class _Engine:
             at.row = row
         return row > first
 
-    def _all_ready(self, at: _Position, row: int) -> bool:
+    def _all_ready(self, at: _ChainPosition, row: int) -> bool:
         for target in at.targets[row]:
             other = self._at[target.queue]
             if other.rows is None:
@@ -253,7 +252,7 @@ class _Engine:
                 return False
         return True
 
-    def _ready(self, at: _Position, row: int) -> np.ndarray:
+    def _ready(self, at: _ChainPosition, row: int) -> np.ndarray:
         """(ranks,) bool: whose waits in a row are over, or who does not wait there."""
         ready = np.ones(self._ranks, bool)
         for target in at.targets[row]:
@@ -267,7 +266,7 @@ class _Engine:
             ready &= ~at.chain.barred[row]
         return ready
 
-    def _apart(self, at: _Position) -> bool:
+    def _apart(self, at: _ChainPosition) -> bool:
         """Perform rows on the ranks that can, one row each; whether there was one."""
         chain = at.chain
         rows = at.of_ranks(self._ranks).copy()

@@ -434,23 +434,23 @@ def inversions(stages: Sequence[Stage], collectives: Sequence[Mapping[int, Call]
             rendezvous[queue, row] = collective
             targets[queue][row] = tuple(Target(*one, is_own=True) for one in arrived)
     done = EdgesOfOneRank(targets).run()
-    stuck = {queue: int(done.reached[queue][0]) for queue, _ in done.stuck}
+    stuck = {waiting: int(done.reached[waiting[0]][0]) for waiting in done.stuck}
     # by queue that cannot go on, the first for which it waits
     awaited = {
-        queue: next(
-            target.queue
+        (queue, rank): next(
+            (target.queue, rank)
             for target in targets[queue][row]
             if done.reached[target.queue][0] <= target.row
         )
-        for queue, row in stuck.items()
+        for (queue, rank), row in stuck.items()
     }
     for cycle in cycles(awaited):
         # a stage waits for another where the cycle leaves it, which is at a shared collective; in
-        # a cycle within a stage that waits for itself, which the proof of deadlock refuses
+        # a cycle that leaves none a stage waits for itself: the proof of deadlock refuses it
         waiting = [
-            (queue // QUEUES, rendezvous[queue, stuck[queue]])
-            for queue in cycle
-            if queue // QUEUES != awaited[queue] // QUEUES
+            (one[0] // QUEUES, rendezvous[one[0], stuck[one]])
+            for one in cycle
+            if one[0] // QUEUES != awaited[one][0] // QUEUES
         ]
         if waiting:
             lines = [

@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
-from ncc_runtime.order import Chain, Run, cycles, run
+from ncc_runtime.order import Chain, GreedyRun, Waiting, cycles, run
 from ncc_runtime.verify.counters import Edges, Increment, narrowed
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
@@ -22,11 +22,8 @@ from ncc_runtime.verify.stage_parts import first_runner
 SHOWN = 16
 """Members of a cycle, or queues that wait in vain, that are told in full."""
 
-_Waiting = tuple[int, int]
-"""A queue and a rank that cannot go on."""
 
-
-def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[Proof, Run]:
+def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[Proof, GreedyRun]:
     """That every queue comes to its end, and a run that does; needs counters proved."""
     edges = edges or Edges(executable)
     done = greedy(executable, edges)
@@ -36,7 +33,7 @@ def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[
     return Proof("deadlock", size, breaches=breaches), done
 
 
-def greedy(executable: Executable, edges: Edges | None = None) -> Run:
+def greedy(executable: Executable, edges: Edges | None = None) -> GreedyRun:
     """A run of all queues of all ranks; `edges` are those of the executable, if at hand."""
     barred = oversized(executable)
     chains = [
@@ -88,7 +85,7 @@ class _Wait:
 class _Witness:
     """The state in which a run is stuck."""
 
-    def __init__(self, executable: Executable, edges: Edges, done: Run) -> None:
+    def __init__(self, executable: Executable, edges: Edges, done: GreedyRun) -> None:
         self._executable, self._edges, self._run = executable, edges, done
         self._cores = {
             (first_runner(queue), queue.stream): number
@@ -133,14 +130,14 @@ class _Witness:
             text = self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
             yield self._breach("deadlock.unprovided", text, alone)
 
-    def _breach(self, rule: str, text: str, waiting: Sequence[_Waiting]) -> Breach:
+    def _breach(self, rule: str, text: str, waiting: Sequence[Waiting]) -> Breach:
         cells = [(queue, self._waits[queue, rank].row, rank) for queue, rank in waiting]
         first = self._waits[waiting[0]]
         return breach_at(
             self._executable, rule, text, *cells, semaphore=first.sem, value=first.awaited
         )
 
-    def _provider(self, waiting: _Waiting) -> _Waiting | None:
+    def _provider(self, waiting: Waiting) -> Waiting | None:
         """The queue that would have to go on; for a ring its CC-core, which pushes."""
         wait = self._waits[waiting]
         if wait.next is None:
@@ -150,11 +147,11 @@ class _Witness:
             return self._cores[first_runner(queue), queue.stream], wait.next.source
         return wait.next.queue, wait.next.source
 
-    def _place(self, waiting: _Waiting) -> str:
+    def _place(self, waiting: Waiting) -> str:
         queue, rank = waiting
         return place_of(self._executable, queue, self._waits[waiting].row, rank)
 
-    def _told(self, head: str, waiting: Sequence[_Waiting]) -> str:
+    def _told(self, head: str, waiting: Sequence[Waiting]) -> str:
         lines = [head]
         lines += [
             f"  {self._place(one)}{self._instruction(one)}: {self._line(one)}"
@@ -164,7 +161,7 @@ class _Witness:
             lines.append(f"  … and {len(waiting) - SHOWN} more")
         return "\n".join(lines)
 
-    def _instruction(self, waiting: _Waiting) -> str:
+    def _instruction(self, waiting: Waiting) -> str:
         """The opcode, where the place does not name it."""
         queue, row = self._executable.queues[waiting[0]], self._waits[waiting].row
         if not isinstance(queue, CcQueue):
@@ -173,7 +170,7 @@ class _Witness:
         known = [one.name.lower() for one in CcOpcode if one == code]
         return f", {known[0] if known else f'opcode {code}'}"
 
-    def _line(self, waiting: _Waiting) -> str:
+    def _line(self, waiting: Waiting) -> str:
         wait, rank = self._waits[waiting], waiting[1]
         if wait.sem == IDLE:
             return self._no_room(waiting)
@@ -195,7 +192,7 @@ class _Witness:
         at = np.flatnonzero(pushes & (core.ring_row == following.row))[:1].tolist()
         return f"{text}, which {core.name}, pc {at[0]} pushes" if at else text
 
-    def _no_room(self, waiting: _Waiting) -> str:
+    def _no_room(self, waiting: Waiting) -> str:
         """Why a push has no room: nothing stands in the ring that would make some."""
         number, rank = waiting
         core, row = self._executable.queues[number], self._waits[waiting].row

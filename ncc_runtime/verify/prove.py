@@ -18,7 +18,7 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.order import Run
+from ncc_runtime.order import GreedyRun
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.form.wellformed import prove_well_formed
@@ -76,7 +76,7 @@ class _Prover:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._run: Run | None = None
+        self._run: GreedyRun | None = None
 
     @functools.cached_property
     def edges(self) -> Edges:

@@ -33,7 +33,7 @@ from ncc_runtime.lowering.executable import (
     is_run_by,
 )
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.order import NOBODY, Batch, Run, Target, grouped
+from ncc_runtime.order import NOBODY, Batch, GreedyRun, Target, grouped
 from ncc_runtime.verify.bindings import Binding, Form, Members, bindings_of, shifted, shifts_of
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges, narrowed
@@ -347,7 +347,7 @@ class Segment:
         assert queue == CC, "a ring waits for its own CC-core only"
         return self.cc.owner[self.cc.wait_sem[row], np.arange(self.ranks)]
 
-    def batches(self, run: Run) -> Sequence[Batch]:
+    def batches(self, run: GreedyRun) -> Sequence[Batch]:
         """The rows of the segment in the order of a run, in its own numbers."""
         found: list[tuple[int, Batch]] = []
         for number in range(self.queues):

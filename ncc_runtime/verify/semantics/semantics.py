@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.order import Run
+from ncc_runtime.order import GreedyRun
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import Segment, Span
@@ -41,7 +41,7 @@ MOST_FAULTS = 4
 """Transfers of one placeholder that a proof names."""
 
 
-def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Run) -> Proof:
+def prove_semantics(executable: Executable, segments: Sequence[Segment], run: GreedyRun) -> Proof:
     """Every distinct segment once, along the order of a run that comes to its end."""
     assert not run.stuck, "the proof of semantics presumes that of deadlock"
     performed = _performed(executable, run)
@@ -70,7 +70,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Ru
     return Proof("semantics", size, breaches=tuple(breaches), conditions=tuple(conditions))
 
 
-def first_wrong(segment: Segment, performed_by: Run) -> Wrong | None:
+def first_wrong(segment: Segment, performed_by: GreedyRun) -> Wrong | None:
     """The first wrong bytes of a segment's results, None if there are none."""
     filling = _filling(segment, _batches(performed_by, segment))
     found = outcome(filling).difference
@@ -82,20 +82,20 @@ def first_wrong(segment: Segment, performed_by: Run) -> Wrong | None:
     return Wrong(segment.number, rank, found.result.index, found.offset, last, what)
 
 
-def _batches(run: Run, segment: Segment) -> Performed:
+def _batches(run: GreedyRun, segment: Segment) -> Performed:
     """When the rows of a segment's rings were performed."""
     rings = {span.queue for ring in segment.rings for span in ring.spans}
     return _performed_in(run, rings)
 
 
-def _performed(executable: Executable, run: Run) -> Performed:
+def _performed(executable: Executable, run: GreedyRun) -> Performed:
     rings = {
         number for number, queue in enumerate(executable.queues) if isinstance(queue, DmaQueue)
     }
     return _performed_in(run, rings)
 
 
-def _performed_in(run: Run, rings: set[int]) -> Performed:
+def _performed_in(run: GreedyRun, rings: set[int]) -> Performed:
     found: dict[tuple[int, int], list[tuple[int, np.ndarray | None]]] = {}
     for moment, (queue, row, ranks) in enumerate(run.batches):
         if queue in rings:
