@@ -18,6 +18,7 @@ row together do so in one call of numpy.
 """
 
 import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -216,41 +217,55 @@ class _Engine:
         Ranks of a queue part only when no queue can go on with all of its ranks: then programs that
         share a collective come through it side by side, and batches stay few.
         """
-        together = [at for at in self._at.values() if at.rows is None]
-        moved = [self._together(at) for at in together]
-        if not any(moved) and self._ranks > 1:
-            moved = [self._as_far_as_it_goes(at) for at in self._at.values()]
-        return any(moved)
+        before = len(self._batches)
+        self._together()
+        if len(self._batches) == before and self._ranks > 1:
+            for at in self._at.values():
+                while self._apart(at) or (at.rows is None and self._go_on(at)):
+                    pass
+        return len(self._batches) > before
 
-    def _as_far_as_it_goes(self, at: _ChainPosition) -> bool:
-        moved = False
-        while self._apart(at) or (at.rows is None and self._together(at)):
-            moved = True
-        return moved
+    def _together(self) -> None:
+        """Let each queue go on with all of its ranks as far as it can.
 
-    def _together(self, at: _ChainPosition) -> bool:
+        One that waits is looked at again when the row is complete that it waits for: the time goes
+        with rows and targets, however many queues there are.
+        """
+        ready = deque(at for at in self._at.values() if at.rows is None)
+        waiting: dict[tuple[int, int], list[_ChainPosition]] = {}  # by queue and row
+        while ready:
+            at = ready.popleft()
+            first = at.row
+            self._go_on(at)
+            for row in range(first, at.row) if waiting else ():
+                ready.extend(waiting.pop((at.chain.number, row), ()))
+            if at.row < at.chain.length:
+                target = self._unready(at)
+                if target is not None:
+                    waiting.setdefault((target.queue, target.row), []).append(at)
+
+    def _go_on(self, at: _ChainPosition) -> bool:
         """Perform rows as long as all who run the queue can; whether there was one."""
-        first, row, chain = at.row, at.row, at.chain
-        while row < chain.length:
-            targets = at.targets[row]
-            if targets and not self._all_ready(at, row):
+        first, chain = at.row, at.chain
+        while at.row < chain.length:
+            if at.targets[at.row] and self._unready(at) is not None:
                 break
-            if row in chain.barred and chain.barred[row].any():
+            if at.row in chain.barred and chain.barred[at.row].any():
                 break
-            self._batches.append(Batch(chain.number, row, chain.runners))
-            row += 1
-            at.row = row
-        return row > first
+            self._batches.append(Batch(chain.number, at.row, chain.runners))
+            at.row += 1
+        return at.row > first
 
-    def _all_ready(self, at: _ChainPosition, row: int) -> bool:
-        for target in at.targets[row]:
+    def _unready(self, at: _ChainPosition) -> Target | None:
+        """The first target that some rank still waits for, of a queue whose ranks are together."""
+        for target in at.targets[at.row]:
             other = self._at[target.queue]
             if other.rows is None:
                 if other.row <= target.row:
-                    return False
-            elif not self._ready(at, row).all():
-                return False
-        return True
+                    return target
+            elif not self._ready(at, at.row).all():
+                return target
+        return None
 
     def _ready(self, at: _ChainPosition, row: int) -> np.ndarray:
         """(ranks,) bool: whose waits in a row are over, or who does not wait there."""
