@@ -413,10 +413,9 @@ class _Questions:
         self._entry += due.of_queue[order]
         self._least = due.of_row[order] + 1
         edges = np.flatnonzero((np.diff(queue, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))
-        ends = [*edges[1:].tolist(), len(row)]
         self._of_row = {
             (int(queue[first]), int(row[first])): slice(first, last)
-            for first, last in zip(edges.tolist(), ends, strict=True)
+            for first, last in itertools.pairwise([*edges.tolist(), len(row)])
         }
 
     @property

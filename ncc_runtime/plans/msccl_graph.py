@@ -2,8 +2,10 @@
 
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
-slot. A connection has as many slots as MSCCL's buffers hold chunks, and more where the steps would
-otherwise deadlock: such a plan runs here, and jams on a GPU.
+slot. Thread blocks are queues: one run of the engine of all proofs (`ncc_runtime/order.py`) finds an
+order, or the cycle that is told in these steps. A connection has as many slots as MSCCL's buffers
+hold chunks, and more where the steps would otherwise deadlock: such a plan runs here, and jams on a
+GPU.
 """
 
 import itertools
@@ -111,7 +113,7 @@ class Graph:
 
 
 def graph_of(algo: Algo, shape: ChunkCounts) -> Graph:
-    """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
+    """The graph of a plan; PlanError where steps do not fit together or wait in a cycle."""
     _check_size(algo, shape)
     steps, gpu = algo.steps, algo.of_block("gpu")
     none: np.ndarray = np.full(len(steps), NONE, np.int64)
@@ -147,9 +149,9 @@ def _order(graph: Graph) -> tuple[int, list[int], str]:
     if len(order) < count:
         unlimited = _order_with(graph, None)
         if len(unlimited) < count:
-            step, what = _circle(graph, unlimited)
+            step, what = _cycle(graph, unlimited)
             raise graph.steps.at(step).error(f"deadlock: {what}")
-        step, what = _circle(graph, order, held)
+        step, what = _cycle(graph, order, held)
         error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
         while len(order) < count:
             slots *= 2
@@ -413,7 +415,7 @@ def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
     return np.flatnonzero(done == count).tolist()
 
 
-def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
+def _cycle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
     """The first step of a cycle of waits and the cycle in words, given the steps that can run."""
     reasons = [
         ("depends on", graph.awaited),
@@ -428,26 +430,23 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
     stands_at: dict[int, int] = {}  # by thread block that cannot go on, its next step
     for step in stuck:
         stands_at.setdefault(block[step], step)
-    waits: dict[int, tuple[str, int]] = {}  # of such a step the first wait that is not over
-    for step in stands_at.values():
-        waits[step] = next(
-            (why, other)
-            for why, other in ((why, int(column[step])) for why, column in reasons)
-            if other != NONE and other >= stands_at.get(block[other], len(block))
+    waits: dict[int, tuple[str, int]] = {}  # by thread block: its first wait that is not over
+    for number, step in stands_at.items():
+        waits[number] = next(
+            (why, int(column[step]))
+            for why, column in reasons
+            if column[step] != NONE
+            and column[step] >= stands_at.get(block[column[step]], len(block))
         )
-    steps = [
-        stands_at[number]
-        for number, _ in cycles(
-            {(block[step], 0): (block[other], 0) for step, (_, other) in waits.items()}
-        )[0]
-    ]
+    awaited = {(number, 0): (block[other], 0) for number, (_, other) in waits.items()}
+    members = [number for number, _ in cycles(awaited)[0]]
     shown = []
-    for step in steps[:MOST_SHOWN]:
-        why, other = waits[step]
-        text = f"{graph.name(step)} {why} {graph.name(other)}"
-        next_step = stands_at[block[other]]
-        if other != next_step:
-            text += f", which comes behind {graph.name(next_step)}"
+    for number in members[:MOST_SHOWN]:
+        why, other = waits[number]
+        text = f"{graph.name(stands_at[number])} {why} {graph.name(other)}"
+        behind = stands_at[block[other]]
+        if behind != other:
+            text += f", which comes behind {graph.name(behind)}"
         shown.append(text)
-    more = f" … ({len(steps)} thread blocks)" if len(steps) > MOST_SHOWN else ""
-    return steps[0], f"{'; '.join(shown)}{more}"
+    more = f" … ({len(members)} thread blocks)" if len(members) > MOST_SHOWN else ""
+    return stands_at[members[0]], f"{'; '.join(shown)}{more}"
