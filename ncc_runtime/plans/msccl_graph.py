@@ -2,10 +2,10 @@
 
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
-slot. Thread blocks are queues: one run of the engine of all proofs (`ncc_runtime/order.py`) finds an
-order, or the cycle that is told in these steps. A connection has as many slots as MSCCL's buffers
-hold chunks, and more where the steps would otherwise deadlock: such a plan runs here, and jams on a
-GPU.
+slot. Thread blocks are queues: one run of the engine of all proofs (`ncc_runtime/order.py`) finds
+an order, or the cycle that is told in these steps. A connection has as many slots as MSCCL's
+buffers hold chunks, and more where the steps would otherwise deadlock: such a plan runs here, and
+jams on a GPU.
 """
 
 import itertools
