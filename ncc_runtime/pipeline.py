@@ -8,7 +8,7 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import Stage, joined, ranks_text
-from ncc_runtime.verify.agreement.mismatch import agreement
+from ncc_runtime.verify.agreement import agreement
 
 
 def stage_of(program: Program, ranks: Sequence[int], label: str) -> Stage:
@@ -47,7 +47,4 @@ def joint_program(stages: Sequence[Stage]) -> Program:
     if len(stages) == 1:
         return stages[0].program
     agreed = agreement(stages)
-    shared = [
-        {stage: call.number for stage, call in meeting.items()} for meeting in agreed.meetings
-    ]
-    return joined(stages, shared, agreed.twins)
+    return joined(stages, agreed.collectives, agreed.matched_blocks)

@@ -9,8 +9,8 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.order import Obligations, Queues
 from ncc_runtime.verify.deadlock import greedy, prove_deadlock
-from ncc_runtime.verify.order import Obligations, Queues
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import obligations_of, prove_races
 from ncc_runtime.verify.segments import segments

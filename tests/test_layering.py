@@ -21,6 +21,7 @@ TABLES = {"ncc_runtime.neff.shared"}  # one of each for both packages
 ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
+ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
@@ -28,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.input_files": set(),
     "ncc_runtime.command_line": set(),  # the edge of both commands
     "ncc_runtime.options": set(),
-    "ncc_runtime.neff": {ERRORS, FILES},
+    ORDER: set(),
+    "ncc_runtime.neff": {ERRORS, FILES, ORDER},
     # the runtime, which knows the topology but no compiler
     "ncc_runtime.topology": {ERRORS, FILES},
     "ncc_runtime.placement": {ERRORS, FILES, "ncc_runtime.topology"},
@@ -48,7 +50,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         MACHINE,
         "ncc_runtime.placement",
     },
-    "ncc_runtime.plans": {ERRORS, FILES, NEFF, "ncc_runtime.collectives"},  # of no topology
+    "ncc_runtime.plans": {ERRORS, FILES, NEFF, ORDER, "ncc_runtime.collectives"},  # of no topology
     "ncc_runtime.lowering.cc_isa": {NEFF},
     "ncc_runtime.lowering.channels": {ERRORS, "ncc_runtime.lowering.cc_isa"},
     "ncc_runtime.lowering.executable": {
@@ -76,6 +78,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.verify": {  # plans and executables are data; how they were made is not its to see
         ERRORS,
         NEFF,
+        ORDER,
         "ncc_runtime.collectives.plan",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",

@@ -127,7 +127,9 @@ def is_before(graph: Graph, first: np.ndarray, second: np.ndarray) -> np.ndarray
     before: np.ndarray = (block[first] == block[second]) & (place[first] < place[second])
     named = awaited[second]
     before |= (named != NONE) & (block[named] == block[first]) & (place[named] >= place[first])
-    # The rest needs transitive closure: what every step follows, a bit for each first step.
+    # The rest needs transitive closure: what every step follows, a bit for each first step. Vector
+    # clocks (`order.py`) say the same, and are longer: one number per thread block at each step. On
+    # a ring of 34,272 steps in 1,088 thread blocks they took 0.35 s, the bits 0.11 s.
     rest = np.flatnonzero(~before)
     steps, bits = np.unique(first[rest], return_inverse=True)
     width = max(LEAST_WIDTH, MOST_BITS // max(1, len(block)))

@@ -2,10 +2,13 @@
 
 A step follows the one before it in its thread block, the step that it depends on, the copies of its
 gpu whose chunks it uses, the send that it receives, and, for a send, the receive that frees its
-slot. A connection has as many slots as MSCCL's buffers hold chunks, and more where the steps would
-otherwise deadlock: such a plan runs here, and jams on a GPU.
+slot. Thread blocks are queues: one run of the engine of all proofs (`ncc_runtime/order.py`) finds
+an order, or the cycle that is told in these steps. A connection has as many slots as MSCCL's
+buffers hold chunks, and more where the steps would otherwise deadlock: such a plan runs here, and
+jams on a GPU.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -13,6 +16,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlanError
+from ncc_runtime.order import EdgesOfOneRank, Target, cycles
 from ncc_runtime.plans.chunk_places import ChunkCounts
 from ncc_runtime.plans.msccl_file import (
     BUFFERS,
@@ -44,7 +48,7 @@ MOST_PIECES = 1 << 18
 """Sends and receives chunk by chunk, of a plan that is tried so."""
 
 MOST_SHOWN = 8
-"""Steps of a circle that a message shows."""
+"""Thread blocks of a cycle that a message shows."""
 
 
 def chunks_of(gpu: np.ndarray, buffer: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -109,7 +113,7 @@ class Graph:
 
 
 def graph_of(algo: Algo, shape: ChunkCounts) -> Graph:
-    """The graph of a plan; PlanError where steps do not fit together or wait in a circle."""
+    """The graph of a plan; PlanError where steps do not fit together or wait in a cycle."""
     _check_size(algo, shape)
     steps, gpu = algo.steps, algo.of_block("gpu")
     none: np.ndarray = np.full(len(steps), NONE, np.int64)
@@ -139,21 +143,25 @@ def graph_of(algo: Algo, shape: ChunkCounts) -> Graph:
 def _order(graph: Graph) -> tuple[int, list[int], str]:
     """How many slots a connection has, an order for these, and why a GPU's would not do."""
     count, protocol = len(graph.steps), graph.algo.protocol
-    unlimited = _order_with(graph, None)
-    if len(unlimited) < count:
-        step, what = _circle(graph, unlimited)
-        raise graph.steps.at(step).error(f"deadlock: {what}")
     held = slots = SLOTS.get(protocol.lower(), SLOTS_OTHERWISE)
-    while len(order := _order_with(graph, slots)) < count:
-        slots *= 2
     has = f"a connection of {protocol} holds {held} chunks"
-    if slots > held:
-        step, what = _circle(graph, _order_with(graph, held), held)
+    order = _order_with(graph, held)
+    if len(order) < count:
+        unlimited = _order_with(graph, None)
+        if len(unlimited) < count:
+            step, what = _cycle(graph, unlimited)
+            raise graph.steps.at(step).error(f"deadlock: {what}")
+        step, what = _cycle(graph, order, held)
         error = graph.steps.at(step).error(f"jams on a GPU, where {has}: {what}")
+        while len(order) < count:
+            slots *= 2
+            order = _order_with(graph, slots)
         return slots, order, str(error)
-    stuck: np.ndarray = np.ones(count, bool)
-    stuck[_order_in_pieces(graph, held)] = False
-    sends = np.flatnonzero(stuck & (graph.received != NONE) & (graph.steps.count > 1))
+    sends = np.flatnonzero((graph.received != NONE) & (graph.steps.count > 1))
+    if len(sends):
+        stuck: np.ndarray = np.ones(count, bool)
+        stuck[_order_in_pieces(graph, held)] = False
+        sends = sends[stuck[sends]]
     if not len(sends):
         return slots, order, ""
     first = int(sends[0])
@@ -352,73 +360,64 @@ def _freed(block: np.ndarray, received: np.ndarray, slots: int) -> np.ndarray:
     return found
 
 
-def _runnable(columns: Sequence[np.ndarray]) -> list[int]:
-    """Topological order (Kahn 1962) of steps by what each waits for, without those in cycles."""
-    count = len(columns[0])
-    awaited = np.concatenate(columns)
-    has_wait = awaited != NONE
-    step = np.tile(np.arange(count), len(columns))[has_wait]
-    awaited = awaited[has_wait]
-    pending = np.bincount(step, minlength=count).tolist()
-    # successors of step s: following[first[s] : first[s + 1]]
-    by_awaited = np.argsort(awaited, kind="stable")
-    following = step[by_awaited].tolist()
-    first = np.searchsorted(awaited[by_awaited], np.arange(count + 1)).tolist()
-    order = [step for step, waits in enumerate(pending) if not waits]
-    for done in order:  # grows as it is walked
-        for successor in following[first[done] : first[done + 1]]:
-            pending[successor] -= 1
-            if not pending[successor]:
-                order.append(successor)
-    return order
+def _runnable(block: np.ndarray, columns: Sequence[np.ndarray]) -> list[int]:
+    """The steps that can run, each behind what it waits for in some column; NONE for nothing.
+
+    Thread blocks are queues, whose steps run one behind another (`order.py`).
+    """
+    first = np.searchsorted(block, np.arange(block.max(initial=NONE) + 2))
+    targets: list[tuple[Target, ...]] = [()] * len(block)
+    for column in columns:
+        waiting = np.flatnonzero(column != NONE)
+        queues = block[column[waiting]]
+        rows = column[waiting] - first[queues]
+        for step, queue, row in zip(waiting.tolist(), queues.tolist(), rows.tolist(), strict=True):
+            targets[step] = (*targets[step], Target(queue, row, is_own=True))
+    starts = first.tolist()
+    edges = EdgesOfOneRank([targets[low:high] for low, high in itertools.pairwise(starts)])
+    return [starts[queue] + row for queue, row, _ in edges.run().batches]
 
 
 def _order_with(graph: Graph, slots: int | None) -> list[int]:
     """The steps that can run, each behind what it waits for; unlimited slots for None."""
-    columns = list(graph.waits)
+    columns = list(graph.waits[1:])  # a thread block runs in order
     if slots is not None:
         columns.append(_freed(graph.steps.block, graph.received, slots))
-    return _runnable(columns)
+    return _runnable(graph.steps.block, columns)
 
 
 def _order_in_pieces(graph: Graph, slots: int) -> list[int]:
-    """The steps that can run if each chunk of a send takes a slot, as large ones do on a GPU.
-
-    Without steps of more than one chunk that is the order of whole steps.
-    """
+    """The steps that can run if each chunk of a send takes a slot, as large ones do on a GPU."""
     steps = graph.steps
     count = np.where(steps.which("sends") | steps.which("receives"), steps.count, 1)
     if count.sum() > MOST_PIECES:
         return list(range(len(steps)))
     last = np.cumsum(count) - 1
     owner = np.repeat(np.arange(len(count)), count)
-    here = np.arange(len(owner))
     start = last - count + 1
-    piece = here - start[owner]
+    piece = np.arange(len(owner)) - start[owner]
 
     def of(column: np.ndarray, pieces: np.ndarray) -> np.ndarray:
         """By piece: of the step that its step waits for in a column, the piece in `pieces`."""
         other = column[owner]
         return np.where(other == NONE, NONE, pieces[other])
 
-    columns = [np.where(piece > 0, here - 1, of(graph.before, last))]
-    columns += [
+    columns = [
         np.where(piece > 0, NONE, of(column, last)) for column in (graph.awaited, graph.copied)
     ]
     sent, received = (
         np.where(first == NONE, NONE, first + piece)
         for first in (of(graph.sent, start), of(graph.received, start))
     )
-    run = _runnable([*columns, sent, _freed(steps.block[owner], received, slots)])
+    block = steps.block[owner]
+    run = _runnable(block, [*columns, sent, _freed(block, received, slots)])
     done = np.bincount(owner[run], minlength=len(count))
     return np.flatnonzero(done == count).tolist()
 
 
-def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
+def _cycle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tuple[int, str]:
     """The first step of a cycle of waits and the cycle in words, given the steps that can run."""
-    stuck = set(range(len(graph.steps))).difference(order)
     reasons = [
-        ("follows", graph.before),
         ("depends on", graph.awaited),
         ("follows", graph.copied),
         ("receives from", graph.sent),
@@ -426,23 +425,28 @@ def _circle(graph: Graph, order: Sequence[int], slots: int | None = None) -> tup
     if slots is not None:
         freed = _freed(graph.steps.block, graph.received, slots)
         reasons.append(("waits for the slot that is emptied by", freed))
-
-    def of(step: int) -> tuple[str, int]:
-        """The first reason why a step waits for one that is stuck, and that one."""
-        return next(
-            (why, int(column[step])) for why, column in reasons if int(column[step]) in stuck
+    block = graph.steps.block.tolist()
+    stuck = sorted(set(range(len(block))).difference(order))
+    stands_at: dict[int, int] = {}  # by thread block that cannot go on, its next step
+    for step in stuck:
+        stands_at.setdefault(block[step], step)
+    waits: dict[int, tuple[str, int]] = {}  # by thread block: its first wait that is not over
+    for number, step in stands_at.items():
+        waits[number] = next(
+            (why, int(column[step]))
+            for why, column in reasons
+            if column[step] != NONE
+            and column[step] >= stands_at.get(block[column[step]], len(block))
         )
-
-    path: dict[int, None] = {}
-    step = min(stuck)
-    while step not in path:
-        path[step] = None
-        _, step = of(step)
-    circle = list(path)[list(path).index(step) :]
-    shown = [
-        f"{graph.name(step)} {why} {graph.name(other)}"
-        for step in circle[:MOST_SHOWN]
-        for why, other in [of(step)]
-    ]
-    more = f" … ({len(circle)} steps)" if len(circle) > MOST_SHOWN else ""
-    return circle[0], f"{'; '.join(shown)}{more}"
+    awaited = {(number, 0): (block[other], 0) for number, (_, other) in waits.items()}
+    members = [number for number, _ in cycles(awaited)[0]]
+    shown = []
+    for number in members[:MOST_SHOWN]:
+        why, other = waits[number]
+        text = f"{graph.name(stands_at[number])} {why} {graph.name(other)}"
+        behind = stands_at[block[other]]
+        if behind != other:
+            text += f", which comes behind {graph.name(behind)}"
+        shown.append(text)
+    more = f" … ({len(members)} thread blocks)" if len(members) > MOST_SHOWN else ""
+    return stands_at[members[0]], f"{'; '.join(shown)}{more}"

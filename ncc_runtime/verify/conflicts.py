@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
-from ncc_runtime.verify.order import Obligations
+from ncc_runtime.order import Obligations
 
 BLOCK_CELLS = 1 << 18
 """Elementary intervals of accesses that are set against each other at once."""

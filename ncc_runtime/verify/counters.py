@@ -34,8 +34,7 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.neff.isa import CASE, END, LOOP, TEST
 from ncc_runtime.neff.program import BlockKind
-from ncc_runtime.verify.flow import Flow, flow_of
-from ncc_runtime.verify.order import (
+from ncc_runtime.order import (
     NEVER,
     NOBODY,
     ChainRun,
@@ -44,6 +43,7 @@ from ncc_runtime.verify.order import (
     Target,
     grouped,
 )
+from ncc_runtime.verify.flow import Flow, flow_of
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import parts_of

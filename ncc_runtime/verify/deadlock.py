@@ -9,13 +9,12 @@ finds room. The witness is the shortest cycle of queues of which each waits for 
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
-import networkx as nx
 import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
+from ncc_runtime.order import Chain, GreedyRun, Waiting, cycles, run
 from ncc_runtime.verify.counters import Edges, Increment, narrowed
-from ncc_runtime.verify.order import Chain, Run, run
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import first_runner
@@ -23,11 +22,8 @@ from ncc_runtime.verify.stage_parts import first_runner
 SHOWN = 16
 """Members of a cycle, or queues that wait in vain, that are told in full."""
 
-_Waiting = tuple[int, int]
-"""A queue and a rank that cannot go on."""
 
-
-def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[Proof, Run]:
+def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[Proof, GreedyRun]:
     """That every queue comes to its end, and a run that does; needs counters proved."""
     edges = edges or Edges(executable)
     done = greedy(executable, edges)
@@ -37,7 +33,7 @@ def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[
     return Proof("deadlock", size, breaches=breaches), done
 
 
-def greedy(executable: Executable, edges: Edges | None = None) -> Run:
+def greedy(executable: Executable, edges: Edges | None = None) -> GreedyRun:
     """A run of all queues of all ranks; `edges` are those of the executable, if at hand."""
     barred = oversized(executable)
     chains = [
@@ -89,7 +85,7 @@ class _Wait:
 class _Witness:
     """The state in which a run is stuck."""
 
-    def __init__(self, executable: Executable, edges: Edges, done: Run) -> None:
+    def __init__(self, executable: Executable, edges: Edges, done: GreedyRun) -> None:
         self._executable, self._edges, self._run = executable, edges, done
         self._cores = {
             (first_runner(queue), queue.stream): number
@@ -117,35 +113,31 @@ class _Witness:
 
     def breaches(self) -> Iterator[Breach]:
         """The shortest cycle, if there is one; then who waits for what nobody provides."""
-        graph: nx.DiGraph[_Waiting] = nx.DiGraph()
-        for one in self._stuck:
-            provider = self._provider(one)
-            if provider is not None:
-                graph.add_edge(one, provider)
-        cycles = [sorted_from_least(cycle) for cycle in nx.simple_cycles(graph)]
+        followed = {one: self._provider(one) for one in self._stuck}
+        circles = cycles({one: other for one, other in followed.items() if other is not None})
         ranks = len({rank for _, rank in self._stuck})
         left = f"{_count(len(self._stuck), 'queue')} on {_count(ranks, 'rank')} cannot go on"
-        if cycles:
-            cycle = min(cycles, key=lambda one: (len(one), one))
+        if circles:
+            cycle = circles[0]
             what = f"{len(cycle)} queues wait for one another in a circle"
             if len(cycle) == 1:
                 what = "waits for a later row of its own queue"
             text = self._told(f"{self._place(cycle[0])}: {what}; {left}", cycle)
             yield self._breach("deadlock.cycle", text, cycle)
-        alone = [one for one in self._stuck if self._provider(one) is None]
+        alone = [one for one, other in followed.items() if other is None]
         if alone:
             what = "waits for what nobody provides"
             text = self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
             yield self._breach("deadlock.unprovided", text, alone)
 
-    def _breach(self, rule: str, text: str, waiting: Sequence[_Waiting]) -> Breach:
+    def _breach(self, rule: str, text: str, waiting: Sequence[Waiting]) -> Breach:
         cells = [(queue, self._waits[queue, rank].row, rank) for queue, rank in waiting]
         first = self._waits[waiting[0]]
         return breach_at(
             self._executable, rule, text, *cells, semaphore=first.sem, value=first.awaited
         )
 
-    def _provider(self, waiting: _Waiting) -> _Waiting | None:
+    def _provider(self, waiting: Waiting) -> Waiting | None:
         """The queue that would have to go on; for a ring its CC-core, which pushes."""
         wait = self._waits[waiting]
         if wait.next is None:
@@ -155,11 +147,11 @@ class _Witness:
             return self._cores[first_runner(queue), queue.stream], wait.next.source
         return wait.next.queue, wait.next.source
 
-    def _place(self, waiting: _Waiting) -> str:
+    def _place(self, waiting: Waiting) -> str:
         queue, rank = waiting
         return place_of(self._executable, queue, self._waits[waiting].row, rank)
 
-    def _told(self, head: str, waiting: Sequence[_Waiting]) -> str:
+    def _told(self, head: str, waiting: Sequence[Waiting]) -> str:
         lines = [head]
         lines += [
             f"  {self._place(one)}{self._instruction(one)}: {self._line(one)}"
@@ -169,7 +161,7 @@ class _Witness:
             lines.append(f"  … and {len(waiting) - SHOWN} more")
         return "\n".join(lines)
 
-    def _instruction(self, waiting: _Waiting) -> str:
+    def _instruction(self, waiting: Waiting) -> str:
         """The opcode, where the place does not name it."""
         queue, row = self._executable.queues[waiting[0]], self._waits[waiting].row
         if not isinstance(queue, CcQueue):
@@ -178,7 +170,7 @@ class _Witness:
         known = [one.name.lower() for one in CcOpcode if one == code]
         return f", {known[0] if known else f'opcode {code}'}"
 
-    def _line(self, waiting: _Waiting) -> str:
+    def _line(self, waiting: Waiting) -> str:
         wait, rank = self._waits[waiting], waiting[1]
         if wait.sem == IDLE:
             return self._no_room(waiting)
@@ -200,7 +192,7 @@ class _Witness:
         at = np.flatnonzero(pushes & (core.ring_row == following.row))[:1].tolist()
         return f"{text}, which {core.name}, pc {at[0]} pushes" if at else text
 
-    def _no_room(self, waiting: _Waiting) -> str:
+    def _no_room(self, waiting: Waiting) -> str:
         """Why a push has no room: nothing stands in the ring that would make some."""
         number, rank = waiting
         core, row = self._executable.queues[number], self._waits[waiting].row
@@ -218,12 +210,6 @@ class _Witness:
         return (
             f"needs room for {has} descriptors in {ring.name}, which holds {room} when it is empty"
         )
-
-
-def sorted_from_least(cycle: Sequence[_Waiting]) -> list[_Waiting]:
-    """The same cycle, from its least member on."""
-    least = cycle.index(min(cycle))
-    return [*cycle[least:], *cycle[:least]]
 
 
 def _count(number: int, thing: str) -> str:

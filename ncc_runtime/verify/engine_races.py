@@ -31,11 +31,11 @@ from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import CASE, TEST
 from ncc_runtime.neff.structure import Structure
+from ncc_runtime.order import NOBODY, ChainRun, ItemSpan, RunSlice, SyncStep
 from ncc_runtime.verify.conflicts import Intervals, conflicting, spread_out
 from ncc_runtime.verify.control_paths import NO_ROW, ControlPaths, Line, PathStart, Trail
 from ncc_runtime.verify.counters import narrowed
 from ncc_runtime.verify.flow import Flow, control_structure, flow_of, triggered_phases
-from ncc_runtime.verify.order import NOBODY, ChainRun, ItemSpan, RunSlice, SyncStep
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import StagePart, parts_of

@@ -18,10 +18,10 @@ import attrs
 
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.order import GreedyRun
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.engine_races import prove_local
-from ncc_runtime.verify.order import Run
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import prove_races
 from ncc_runtime.verify.segments import Segment, segments
@@ -76,7 +76,7 @@ class _Prover:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._run: Run | None = None
+        self._run: GreedyRun | None = None
 
     @functools.cached_property
     def edges(self) -> Edges:

@@ -22,10 +22,10 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, Queues, unmet
 from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import Edges, Increment
-from ncc_runtime.verify.order import NOBODY, Batch, Chosen, Obligations, Queues, Run, unmet
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.segments import RingRows, Segment, blocks
@@ -48,7 +48,7 @@ MOST_WITNESSES = 3
 
 
 def prove_races(
-    executable: Executable, segments: Sequence[Segment], done: Run, edges: Edges | None = None
+    executable: Executable, segments: Sequence[Segment], done: GreedyRun, edges: Edges | None = None
 ) -> Proof:
     """Each distinct segment once; `done` is a run that comes to its end."""
     assert not done.stuck, "the proof of races presumes that of deadlock"
@@ -74,7 +74,7 @@ def prove_races(
     return Proof("races", size, breaches=tuple(breaches), classes=tuple(classes))
 
 
-def obligations_of(segment: Segment, done: Run) -> tuple[Queues, Obligations]:
+def obligations_of(segment: Segment, done: GreedyRun) -> tuple[Queues, Obligations]:
     """The queues of a segment in the order of a run, and what its rows must know of others."""
     batches = segment.batches(done)
     longest = max(len(segment.rows(queue)) for queue in range(segment.queues))

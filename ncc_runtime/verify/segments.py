@@ -34,6 +34,7 @@ from ncc_runtime.lowering.executable import (
     is_run_by,
 )
 from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.order import NOBODY, Batch, GreedyRun, Target, grouped
 from ncc_runtime.verify.bindings import (
     Binding,
     Members,
@@ -44,7 +45,6 @@ from ncc_runtime.verify.bindings import (
 )
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges, narrowed
-from ncc_runtime.verify.order import NOBODY, Batch, Run, Target, grouped
 
 BLOCK_CELLS = 1 << 20
 """Cells of a column that are looked at together: temporary arrays stay in cache."""
@@ -148,9 +148,9 @@ class _Cut:
         owner = self._joined(spans, [one for one, _ in awaited])
         row = self._joined(spans, [np.broadcast_to(at, one.shape) for one, at in awaited])
         number_of = np.where(owner == NOBODY, NOBODY, numbers[owner])
-        # who waits for a row behind the segment waits for all that its queue does in it, too
-        row = np.minimum(row - firsts[owner], lengths[owner] - 1)
-        inside = (number_of != NOBODY) & (row >= 0)
+        row = row - firsts[owner]
+        # what comes before the segment is known to be over; nothing waits for what comes behind it
+        inside = (number_of != NOBODY) & (row >= 0) & (row < lengths[owner])
         by_sem = edges.source.reshape(-1, edges.executable.ranks)[:, self.members.index]
         return CcRows(
             spans=spans,
@@ -326,7 +326,7 @@ class Segment:
         assert queue == CC, "a ring waits for its own CC-core only"
         return self.cc.owner[self.cc.wait_sem[row], np.arange(self.ranks)]
 
-    def batches(self, run: Run) -> Sequence[Batch]:
+    def batches(self, run: GreedyRun) -> Sequence[Batch]:
         """The rows of the segment in the order of a run, in its own numbers."""
         places: list[int] = []  # of batches among those of the run
         batches: list[Batch] = []

@@ -26,9 +26,9 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.order import NOBODY, Batch, Obligations, Queues, Target, unmet
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import narrowed
-from ncc_runtime.verify.order import NOBODY, Batch, Obligations, Queues, Target, unmet
 from ncc_runtime.verify.segments import RingRows, Segment, blocks
 
 MOST_PATTERNS = 64

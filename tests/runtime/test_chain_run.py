@@ -2,7 +2,7 @@
 
 import pytest
 
-from ncc_runtime.verify.order import NOBODY, ChainRun, ItemSpan, SyncStep
+from ncc_runtime.order import NOBODY, ChainRun, ItemSpan, SyncStep
 
 RED, BLUE = 0, 1  # semaphores
 HOLD_NOTHING = [0, 0]

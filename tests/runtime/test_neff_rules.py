@@ -212,6 +212,14 @@ def test_triggers_of_one_stream_on_two_queues_may_be_ordered_by_a_semaphore() ->
     assert check(_on_two_queues("wait stream0>=1")) == ()
 
 
+def test_a_trigger_that_no_run_comes_to_is_for_the_proof_of_deadlock() -> None:
+    """Both queues wait for what the other would have triggered."""
+    text = LISTING.read_text().replace(FIRST, "ptc2  p0  wait stream1>=1", 1)
+    lines = [line for line in text.split("\n") if "ptc2  p1" not in line]
+    text = "\n".join(lines).rstrip() + "\nqueue Tensor\n  1 ptc2 p1 wait stream0>=1\n"
+    assert "neff-P8" not in broken_rules(parse_program(text))
+
+
 def _evolved(change: Callable[[Instr], Instr], program: Program) -> Program:
     table = InstrTable.from_rows(map(change, program.queues[Engine.GPSIMD]))
     return attrs.evolve(program, queues={**program.queues, Engine.GPSIMD: table})

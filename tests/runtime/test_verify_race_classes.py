@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post
+from ncc_runtime.order import Chosen, unmet
 from ncc_runtime.verify import conflicts, races
-from ncc_runtime.verify.order import Chosen, unmet
 from ncc_runtime.verify.races import Neighbours, unproved
 from ncc_runtime.verify.symmetry import are_disjoint
 from tests.mutant_edits import with_queue

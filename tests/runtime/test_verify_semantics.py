@@ -19,10 +19,10 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.options import LoadOptions
+from ncc_runtime.order import Batch
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import load_on
 from ncc_runtime.verify.deadlock import greedy
-from ncc_runtime.verify.order import Batch
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics import results, semantics

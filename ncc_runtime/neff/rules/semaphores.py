@@ -7,21 +7,21 @@ known to be done before the next one starts. With control flow what is known dep
 that a run takes; there, one queue triggers a stream.
 """
 
-import itertools
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
 from ncc_runtime.neff.isa import ENGINES, PTC2, WAIT
 from ncc_runtime.neff.program import MAX_SEMAPHORES, MAX_STREAMS, Program
+from ncc_runtime.neff.rank_queues import OWNERS, rank_queues
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.structure import Structure, stream_counts, structure_of
 from ncc_runtime.neff.table import NONE, InstrTable
+from ncc_runtime.order import Chosen, EdgesOfOneRank, Obligations, Queues, unmet
 
 _STREAMS = {f"stream {stream}": stream for stream in range(MAX_STREAMS)}
-_OWNERS = frozenset(engine.value for engine in ENGINES) | _STREAMS.keys()
 
 
 def streams_by_semaphore(program: Program) -> Mapping[int, int]:
@@ -46,8 +46,8 @@ def _semaphores_can_be_told_apart(program: Program) -> Iterator[str]:
 @rule("neff-S2")
 def _owners_exist(program: Program) -> Iterator[str]:
     for number, semaphore in enumerate(program.semaphores):
-        if semaphore.owner not in _OWNERS:
-            yield f"semaphore s{number}: owner {semaphore.owner!r}, known: {sorted(_OWNERS)}"
+        if semaphore.owner not in OWNERS:
+            yield f"semaphore s{number}: owner {semaphore.owner!r}, known: {sorted(OWNERS)}"
     uses = Counter(streams_by_semaphore(program).values())
     for stream, count in sorted(uses.items()):
         if count > 1:
@@ -173,95 +173,63 @@ def _each_is_triggered_once(program: Program) -> Iterator[str]:
 @rule("neff-P8")
 def _streams_have_one_order(program: Program) -> Iterator[str]:
     triggers = dict(_triggers(program))
-    streams: dict[int, list[int]] = {}
+    pairs: list[tuple[int, int]] = []  # placeholders that follow one another on a stream
+    latest: dict[int, int] = {}  # by stream
     for number, placeholder in enumerate(program.placeholders):
         if not 0 <= placeholder.stream < MAX_STREAMS:
             yield f"placeholder p{number}: stream {placeholder.stream}, there are {MAX_STREAMS}"
         elif number in triggers:
-            streams.setdefault(placeholder.stream, []).append(number)
-    pairs = [pair for ids in streams.values() for pair in itertools.pairwise(ids)]
-    crosses = any(triggers[a].queue != triggers[b].queue for a, b in pairs)
-    flat = not program.blocks
-    known: dict[int, _Clock] = {}
-    if crosses and flat:
-        run = _TriggerRun(program, streams)
-        while run.advance():
-            pass
-        known = run.known
+            if placeholder.stream in latest:
+                pairs.append((latest[placeholder.stream], number))
+            latest[placeholder.stream] = number
+    unordered = set()
+    across = []  # pairs that two queues trigger
+    for pair in pairs:
+        first, second = triggers[pair[0]], triggers[pair[1]]
+        if first.queue != second.queue:
+            across.append(pair)
+        elif first.pc >= second.pc:
+            unordered.add(pair)
+    missed = "without waiting for"
+    if program.blocks:
+        unordered.update(across)
+        missed = "with control flow, not in the queue of"
+    elif across:
+        unordered |= _unordered(program, triggers, across)
     for a, b in pairs:
-        first, second = triggers[a], triggers[b]
-        if first.queue == second.queue:
-            ordered = first.pc < second.pc
-        elif flat:  # triggers that a run never reaches are the deadlock proof's to report
-            ordered = b not in known or known[b][first.queue] > first.pc
-        else:
-            ordered = False
-        if not ordered:
-            missed = "without waiting for" if flat else "with control flow, not in the queue of"
-            yield f"placeholder p{b}: triggered at {second} {missed} p{a}"
+        if (a, b) in unordered:
+            yield f"placeholder p{b}: triggered at {triggers[b]} {missed} p{a}"
 
 
-_Clock = list[int]  # per queue, how many of its instructions are known to be done
+def _unordered(
+    program: Program, triggers: Mapping[int, _TriggerSite], pairs: Sequence[tuple[int, int]]
+) -> set[tuple[int, int]]:
+    """Pairs of which the second is triggered without knowing that the first is, by vector clocks.
 
-
-class _TriggerRun:
-    """One greedy run of the queues, with vector clocks (Mattern 1989).
-
-    `known` has the clock of each placeholder that the run triggers.
-
-    Counters only grow, so a queue that can advance stays able to: the order does not matter.
+    The program has no blocks. Triggers that no run reaches are for the proof of deadlock to report.
     """
-
-    def __init__(self, program: Program, streams: dict[int, list[int]]) -> None:
-        self.known: dict[int, _Clock] = {}
-        self._rows = [list(program.queues[engine]) for engine in ENGINES]
-        self._clocks = [[0] * len(ENGINES) for _ in ENGINES]
-        self._triggered: dict[int, _Clock] = {}
-        self._posts: list[list[_Clock]] = [[] for _ in program.semaphores]
-        self._awaiting = {
-            semaphore: deque(streams.get(stream, ()))
-            for semaphore, stream in streams_by_semaphore(program).items()
-        }
-
-    def advance(self) -> bool:
-        """Run every queue as far as it goes; whether any moved."""
-        before = [clock[queue] for queue, clock in enumerate(self._clocks)]
-        for queue, rows in enumerate(self._rows):
-            clock = self._clocks[queue]
-            while clock[queue] < len(rows) and self._step(queue, clock):
-                pass
-        return before != [clock[queue] for queue, clock in enumerate(self._clocks)]
-
-    def _step(self, queue: int, clock: _Clock) -> bool:
-        row = self._rows[queue][clock[queue]]
-        if row.wait_sem != NONE:
-            posts = self._posts[row.wait_sem]
-            if len(posts) < row.wait_value:
-                return False
-            _join(clock, posts[row.wait_value - 1])
-        if row.placeholder != NONE:
-            self.known[row.placeholder] = list(clock)
-        clock[queue] += 1
-        if row.post_sem != NONE:
-            self._posts[row.post_sem].append(list(clock))
-        if row.placeholder != NONE:
-            self._triggered[row.placeholder] = list(clock)
-            self._complete()
-        return True
-
-    def _complete(self) -> None:
-        """Increment the streams' semaphores for what is triggered, in the order of ids."""
-        for semaphore, waiting in self._awaiting.items():
-            while waiting and waiting[0] in self._triggered:
-                done = list(self._triggered[waiting.popleft()])
-                if self._posts[semaphore]:
-                    _join(done, self._posts[semaphore][-1])
-                self._posts[semaphore].append(done)
-
-
-def _join(clock: _Clock, other: _Clock) -> None:
-    for queue, count in enumerate(other):
-        clock[queue] = max(clock[queue], count)
+    structure = structure_of(program)
+    if structure is None:
+        return set()  # rules of control flow are broken: there are control rows of no block
+    edges = EdgesOfOneRank(rank_queues(program, structure).targets)
+    done = edges.run()
+    pairs = [(a, b) for a, b in pairs if triggers[b].pc < done.reached[triggers[b].queue][0]]
+    queue, pc, of_queue, of_pc = (
+        np.array(
+            [
+                (triggers[b].queue, triggers[b].pc, triggers[a].queue, triggers[a].pc)
+                for a, b in pairs
+            ],
+            np.int64,
+        )
+        .reshape(-1, 4)
+        .T
+    )
+    due = Obligations.of(0, queue, pc, 0, of_queue, of_pc)
+    longest = max(map(len, edges.rows))
+    queues = Queues(len(edges.rows), 1, longest, edges, done.batches)
+    lost = unmet(queues, Chosen(1, np.zeros(1, np.int64)), due)
+    return {pair for pair, is_lost in zip(pairs, lost.tolist(), strict=True) if is_lost}
 
 
 ORDER_RULES = (_each_is_triggered_once, _streams_have_one_order)

@@ -12,9 +12,9 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.order import Batch
 from ncc_runtime.verify.bindings import Binding, Role, binding_of, own_address
 from ncc_runtime.verify.conflicts import CC
-from ncc_runtime.verify.order import Batch
 from ncc_runtime.verify.segments import RingRows, Segment
 from ncc_runtime.verify.semantics.results import Difference
 from ncc_runtime.verify.semantics.spec import REDUCED, ZEROS

@@ -9,9 +9,9 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.order import Batch
 from ncc_runtime.verify.bindings import Binding, Role
 from ncc_runtime.verify.conflicts import CC
-from ncc_runtime.verify.order import Batch
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.semantics.cells import Cells, cells_of
 from ncc_runtime.verify.semantics.fingerprints import factor

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
-from ncc_runtime.verify.order import Batch, Run
+from ncc_runtime.order import Batch, GreedyRun
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Breach, Cell, Proof
 from ncc_runtime.verify.segments import Segment
@@ -36,7 +36,7 @@ class Wrong:
     what: str
 
 
-def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Run) -> Proof:
+def prove_semantics(executable: Executable, segments: Sequence[Segment], run: GreedyRun) -> Proof:
     """Every distinct segment once, along the order of a run that comes to its end."""
     assert not run.stuck, "the proof of semantics presumes that of deadlock"
     breaches: list[Breach] = []
@@ -62,7 +62,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Ru
     return Proof("semantics", size, breaches=tuple(breaches), conditions=tuple(conditions))
 
 
-def first_wrong(segment: Segment, run: Run) -> Wrong | None:
+def first_wrong(segment: Segment, run: GreedyRun) -> Wrong | None:
     """The first wrong bytes of a segment's results, None if there are none."""
     batches = segment.batches(run)
     difference = outcome_of(segment, batches).difference

@@ -23,9 +23,9 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
+from ncc_runtime.order import Batch
 from ncc_runtime.verify.bindings import Role, binding_of
 from ncc_runtime.verify.conflicts import CC
-from ncc_runtime.verify.order import Batch
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach
 from ncc_runtime.verify.segments import RingRows, Segment

@@ -3,7 +3,10 @@
 A queue is a program that all of its ranks perform row by row. A row may wait for rows of other
 queues, or of its own queue on other ranks; `Edges` name them. A row that another waits for happens
 before it, and so does the row before it in its queue (Lamport, 1978). This is the only engine that
-walks queues so, and it needs nothing but `Edges`: semaphores are resolved to rows in `counters.py`.
+walks queues so, and it needs nothing but `Edges`. Who makes an awaited increment others know:
+of a placed program in `verify/counters.py`, of a program that is not placed in
+`neff/rank_queues.py`, of the steps of a plan in `plans/msccl_graph.py`. It stands above all three
+since `verify` reads `neff`, which must not read `verify`; nothing that lowers or runs imports it.
 
 `run` performs every row once, as early as it may. Which rows it completes does not depend on the
 order in which it takes the queues, since a row that may start stays so. So it comes to the end if
@@ -19,6 +22,7 @@ resolved beforehand: along a path through loops, or while it is open who makes w
 
 import copy
 import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -28,6 +32,9 @@ import numpy as np
 
 NOBODY = -1
 """In place of a queue, a row or a rank: there is none."""
+
+Waiting = tuple[int, int]
+"""A queue, and a rank that cannot go on there."""
 
 NEVER = np.iinfo(np.int32).max
 """In place of a row: one that no queue comes to."""
@@ -88,6 +95,23 @@ def grouped(queue: np.ndarray, row: np.ndarray) -> list[Sequence[Target]]:
     return found
 
 
+@attrs.frozen(eq=False)
+class EdgesOfOneRank:
+    """What every row waits for, by queue and row, where there is one rank: all targets are own."""
+
+    rows: Sequence[Sequence[Sequence[Target]]]
+
+    def targets(self, queue: int) -> Sequence[Sequence[Target]]:
+        return self.rows[queue]
+
+    def posters(self, queue: int, row: int) -> np.ndarray:
+        raise AssertionError(f"row {row} of queue {queue} waits for rows of its own rank")
+
+    def run(self) -> "GreedyRun":
+        """Perform all that can be performed."""
+        return run([Chain(number, len(its)) for number, its in enumerate(self.rows)], self, 1)
+
+
 class Batch(NamedTuple):
     """One row of one queue, performed on some ranks."""
 
@@ -108,12 +132,12 @@ class Chain:
 
 
 @attrs.frozen(eq=False, slots=False)
-class Run:
+class GreedyRun:
     """What a run completes."""
 
     batches: Sequence[Batch]  # each behind all that it waits for
     reached: Mapping[int, np.ndarray]  # by queue, (ranks,): rows completed
-    stuck: Sequence[tuple[int, int]]  # (queue, rank) of those that have rows left
+    stuck: Sequence[Waiting]  # those that have rows left
 
     def of_rows(self, queue: int, first: int, last: int) -> np.ndarray:
         """The places in `batches` of rows of a queue from first up to last, row by row."""
@@ -130,7 +154,28 @@ class Run:
         return key[places], places
 
 
-def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:
+def cycles(awaited: Mapping[Waiting, Waiting]) -> list[list[Waiting]]:
+    """All cycles of what waits each for one other: the shortest first, from its least member on.
+
+    Of two as short the one with the lesser members comes first.
+    """
+    found: list[list[Waiting]] = []
+    seen: set[Waiting] = set()
+    for start in awaited:
+        path: dict[Waiting, None] = {}
+        at = start
+        while at in awaited and at not in seen:
+            seen.add(at)
+            path[at] = None
+            at = awaited[at]
+        if at in path:  # else the path runs into one before it
+            cycle = [*path][[*path].index(at) :]
+            least = cycle.index(min(cycle))
+            found.append([*cycle[least:], *cycle[:least]])
+    return sorted(found, key=lambda members: (len(members), members))
+
+
+def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> GreedyRun:
     """Perform all that can be performed."""
     engine = _Engine(chains, edges, ranks)
     while engine.advance():
@@ -138,7 +183,7 @@ def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> Run:
     return engine.result()
 
 
-class _Position:
+class _ChainPosition:
     """Where the ranks of a queue stand."""
 
     def __init__(self, chain: Chain, targets: Sequence[Sequence[Target]]) -> None:
@@ -163,17 +208,18 @@ class _Engine:
         self._edges = edges
         self._ranks = ranks
         self._everybody = np.arange(ranks)
-        self._at = {one.number: _Position(one, edges.targets(one.number)) for one in chains}
+        self._at = {one.number: _ChainPosition(one, edges.targets(one.number)) for one in chains}
         self._batches: list[Batch] = []
 
-    def result(self) -> Run:
+    def result(self) -> GreedyRun:
         reached = {number: at.of_ranks(self._ranks) for number, at in self._at.items()}
         stuck = [
             (number, rank)
-            for number, rows in reached.items()
-            for rank in np.flatnonzero(rows < self._at[number].chain.length).tolist()
+            for number, at in self._at.items()
+            if at.rows is not None or at.row < at.chain.length
+            for rank in np.flatnonzero(reached[number] < at.chain.length).tolist()
         ]
-        return Run(self._batches, reached, stuck)
+        return GreedyRun(self._batches, reached, stuck)
 
     def advance(self) -> bool:
         """Let each queue go as far as it can; whether any moved.
@@ -181,43 +227,57 @@ class _Engine:
         Ranks of a queue part only when no queue can go on with all of its ranks: then programs that
         share a collective come through it side by side, and batches stay few.
         """
-        together = [at for at in self._at.values() if at.rows is None]
-        moved = [self._together(at) for at in together]
-        if not any(moved):
-            moved = [self._as_far_as_it_goes(at) for at in self._at.values()]
-        return any(moved)
+        before = len(self._batches)
+        self._together()
+        if len(self._batches) == before and self._ranks > 1:
+            for at in self._at.values():
+                while self._apart(at) or (at.rows is None and self._go_on(at)):
+                    pass
+        return len(self._batches) > before
 
-    def _as_far_as_it_goes(self, at: _Position) -> bool:
-        moved = False
-        while self._apart(at) or (at.rows is None and self._together(at)):
-            moved = True
-        return moved
+    def _together(self) -> None:
+        """Let each queue go on with all of its ranks as far as it can.
 
-    def _together(self, at: _Position) -> bool:
+        One that waits is looked at again when the row is complete that it waits for: the time goes
+        with rows and targets, however many queues there are.
+        """
+        ready = deque(at for at in self._at.values() if at.rows is None)
+        waiting: dict[tuple[int, int], list[_ChainPosition]] = {}  # by queue and row
+        while ready:
+            at = ready.popleft()
+            first = at.row
+            self._go_on(at)
+            for row in range(first, at.row) if waiting else ():
+                ready.extend(waiting.pop((at.chain.number, row), ()))
+            if at.row < at.chain.length:
+                target = self._unready(at)
+                if target is not None:
+                    waiting.setdefault((target.queue, target.row), []).append(at)
+
+    def _go_on(self, at: _ChainPosition) -> bool:
         """Perform rows as long as all who run the queue can; whether there was one."""
-        first, row, chain = at.row, at.row, at.chain
-        while row < chain.length:
-            targets = at.targets[row]
-            if targets and not self._all_ready(at, row):
+        first, chain = at.row, at.chain
+        while at.row < chain.length:
+            if at.targets[at.row] and self._unready(at) is not None:
                 break
-            if row in chain.barred and chain.barred[row].any():
+            if at.row in chain.barred and chain.barred[at.row].any():
                 break
-            self._batches.append(Batch(chain.number, row, chain.runners))
-            row += 1
-            at.row = row
-        return row > first
+            self._batches.append(Batch(chain.number, at.row, chain.runners))
+            at.row += 1
+        return at.row > first
 
-    def _all_ready(self, at: _Position, row: int) -> bool:
-        for target in at.targets[row]:
+    def _unready(self, at: _ChainPosition) -> Target | None:
+        """The first target that some rank still waits for, of a queue whose ranks are together."""
+        for target in at.targets[at.row]:
             other = self._at[target.queue]
             if other.rows is None:
                 if other.row <= target.row:
-                    return False
-            elif not self._ready(at, row).all():
-                return False
-        return True
+                    return target
+            elif not self._ready(at, at.row).all():
+                return target
+        return None
 
-    def _ready(self, at: _Position, row: int) -> np.ndarray:
+    def _ready(self, at: _ChainPosition, row: int) -> np.ndarray:
         """(ranks,) bool: whose waits in a row are over, or who does not wait there."""
         ready = np.ones(self._ranks, bool)
         for target in at.targets[row]:
@@ -231,7 +291,7 @@ class _Engine:
             ready &= ~at.chain.barred[row]
         return ready
 
-    def _apart(self, at: _Position) -> bool:
+    def _apart(self, at: _ChainPosition) -> bool:
         """Perform rows on the ranks that can, one row each; whether there was one."""
         chain = at.chain
         rows = at.of_ranks(self._ranks).copy()
@@ -363,10 +423,9 @@ class _Questions:
         self._entry += due.of_queue[order]
         self._least = due.of_row[order] + 1
         edges = np.flatnonzero((np.diff(queue, prepend=-1) != 0) | (np.diff(row, prepend=-1) != 0))
-        ends = [*edges[1:].tolist(), len(row)]
         self._of_row = {
             (int(queue[first]), int(row[first])): slice(first, last)
-            for first, last in zip(edges.tolist(), ends, strict=True)
+            for first, last in itertools.pairwise([*edges.tolist(), len(row)])
         }
 
     @property

@@ -1,1 +1,0 @@
-"""Whether programs that run together agree on the collectives they share."""
