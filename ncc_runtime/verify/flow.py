@@ -251,9 +251,16 @@ class _Marking:
                 )
         if isinstance(queue, CcQueue):
             yield from _splits(queue)
-        marked = marks[marks != UNMARKED]
-        if (np.diff(marked) < 0).any():
+        # A CC-core has no row where a loop opens or a branch ends: such an event stands where the
+        # jump says. All others have one, which lies behind the event before.
+        places = np.flatnonzero(marks != UNMARKED)
+        rows = [self._has_row(*self._structure.rows[place]) for place in places.tolist()]
+        if (np.diff(marks[places], prepend=0) < np.array(rows, np.int64)).any():
             yield f"{queue_text(queue)}: its control rows are not in the order of the program"
+
+    def _has_row(self, opcode: str, block: int) -> bool:
+        """Whether every queue that follows a block has a row for this event of it."""
+        return opcode in (TEST, CASE) or (opcode == END and self._kinds[block] is BlockKind.LOOP)
 
     def _wanted(self, marks: np.ndarray) -> Iterator[tuple[int, tuple[int, Decision, int]]]:
         """(row, (block, decision, target)) of the jumps that the marked events ask for."""

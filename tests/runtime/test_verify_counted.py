@@ -9,10 +9,14 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import ProofError
-from ncc_runtime.lowering.cc_isa import CcOpcode
+from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.verify.counters import Edges
+from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.prove import prove, refuse
+from ncc_runtime.verify.segments import segments
+from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests import mutant_edits as edit
 from tests.counted_programs import OPS, SLOTTED, Shape, text_of
 
@@ -87,11 +91,11 @@ def without_load(executable: Executable) -> Executable:
 
 
 def load_after_use(executable: Executable) -> Executable:
-    """The first LOAD comes as the row before DONE."""
+    """The last LOAD comes as the row before DONE."""
     number = numbers(executable, "cc0")
     queue = executable.queues[number]
     assert isinstance(queue, CcQueue)
-    row, rows = min(queue.loads), list(range(len(queue.opcode)))
+    row, rows = max(queue.loads), list(range(len(queue.opcode)))
     order = [*rows[:row], *rows[row + 1 : -1], row, rows[-1]]
     loads = {order.index(at): load for at, load in queue.loads.items()}
     bare = edit.with_cc_rows(executable, number, order)
@@ -149,6 +153,13 @@ def refusal(executable: Executable) -> str:
     return str(error.value)
 
 
+def semantics_breach(executable: Executable) -> str:
+    """The first that the proof of semantics finds, whatever form says."""
+    edges = Edges(executable)
+    _, run = prove_deadlock(executable, edges)
+    return prove_semantics(executable, segments(executable, edges), run).texts[0]
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_what_the_runtime_fills_is_proved_on_a_condition(op: str) -> None:
     proofs = prove(executable_of(op, updates=2))
@@ -167,7 +178,7 @@ def test_what_the_runtime_fills_is_proved_on_a_condition(op: str) -> None:
         (register("source", 1, 3, lambda one: one - 1), "takes its offsets from other words"),
         (register("source", 1, 3, lambda _: -1), "takes its offsets from other words"),
         (register("target", 1, 3, lambda one: max(one, 0) + 1), "takes its offsets from other"),
-        (without_load, "exe-W24|not loaded before it is pushed|holds no word"),
+        (without_load, "exe-W23|exe-W24|not loaded before it is pushed|holds no word"),
         (load_after_use, "uses a length register that is not loaded before it is pushed"),
         (load_again, "loads register 0 again, while transfers may use it"),
         (other_table, "holds no word of its tables"),
@@ -195,6 +206,36 @@ def test_rows_that_nobody_joins_are_found() -> None:
     sources[1, 2, 1] = sources[1, 2, 0]
     wrong = edit.with_queue(executable, number, attrs.evolve(queue, sources=sources))
     assert "joins the rows" in refusal(wrong)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "said"),
+    [
+        (DmaOpcode.FILL, "is no copy and no reduction"),
+        (DmaOpcode.COPY, "copies one of several sources"),
+    ],
+)
+def test_slots_are_joined_by_reductions_only(opcode: DmaOpcode, said: str) -> None:
+    executable = executable_of("ncc.reduce_scatter_v")
+    number = numbers(executable, "cc0.dma0")
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue)
+    codes = np.where(queue.opcode == DmaOpcode.REDUCE, opcode, queue.opcode).astype(np.uint8)
+    wrong = edit.with_queue(executable, number, attrs.evolve(queue, opcode=codes))
+    assert said in semantics_breach(wrong)
+
+
+def test_zeros_that_a_fill_writes_are_nobodys_rows() -> None:
+    """Before the reduction of a slot a FILL writes there, which has no source."""
+    executable = executable_of("ncc.reduce_scatter_v")
+    number = numbers(executable, "cc0.dma0")
+    queue = executable.queues[number]
+    assert isinstance(queue, DmaQueue)
+    codes, sources = np.array(queue.opcode), np.array(queue.sources)
+    row = int(np.flatnonzero(codes == DmaOpcode.REDUCE)[0])
+    codes[row], sources[row] = DmaOpcode.FILL, IDLE
+    queue = attrs.evolve(queue, opcode=codes, sources=sources)
+    assert "joins nothing" in semantics_breach(edit.with_queue(executable, number, queue))
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 import pytest
 
+import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import (
@@ -263,6 +264,39 @@ def test_a_shift_of_what_a_queue_never_waits_for_does_not_matter():
     assert isinstance(queue, EngineQueue)
     row = next(iter(queue.jumps))
     assert hold(with_shift(executable, number, row, (0, executable.semaphore_count - 1), 5))
+
+
+BRANCH_THAT_ENDS_A_LOOP = """HloModule c, replica_count=2
+sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT t = f32[] add(a, b) }
+yes { v = f32[4] parameter(0)
+ ROOT w = f32[4] all-reduce(v), replica_groups={}, to_apply=sum }
+no { v = f32[4] parameter(0)  ROOT n = f32[4] negate(v) }
+cond { s = (s32[], s32[], f32[4]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+ l = s32[] constant(3)  ROOT c = pred[] compare(i, l), direction=LT }
+body { s = (s32[], s32[], f32[4]) parameter(0)  i = s32[] get-tuple-element(s), index=0
+ p = s32[] get-tuple-element(s), index=1  v = f32[4] get-tuple-element(s), index=2
+ one = s32[] constant(1)  ni = s32[] add(i, one)
+ w = f32[4] conditional(p, v, v), branch_computations={%yes, %no}
+ ROOT o = (s32[], s32[], f32[4]) tuple(ni, p, w) }
+ENTRY e { x = f32[4] parameter(0)  p = s32[] parameter(1)  z = s32[] constant(0)
+ st = (s32[], s32[], f32[4]) tuple(z, p, x)
+ lo = (s32[], s32[], f32[4]) while(st), condition=cond, body=body
+ ROOT v = f32[4] get-tuple-element(lo), index=2 }
+"""
+
+
+def test_a_branch_does_not_jump_past_the_end_of_the_loop_around_it():
+    program = ncc_compiler.compile_text(BRANCH_THAT_ENDS_A_LOOP)
+    executable = ncc_runtime.load(program, "trn2").executable
+    assert hold(executable)
+    number = number_of(executable, "cc0")
+    core = executable.queues[number]
+    assert isinstance(core, CcQueue)
+    row, jump = next(one for one in core.jumps.items() if one[1].decision is Decision.CASE)
+    assert core.opcode[jump.target] == CcOpcode.END
+    jumps = {**core.jumps, row: attrs.evolve(jump, target=jump.target + 1)}
+    broken = with_queue(executable, number, attrs.evolve(core, jumps=jumps))
+    assert breach(prove_counters(broken), "queue cc0: its control rows are not in the order of")
 
 
 @pytest.mark.parametrize("name", ["cc0", "Vector"])

@@ -75,6 +75,11 @@ def beyond(rows: dict[int, RegisterLoad]) -> dict[int, RegisterLoad]:
     return {row: attrs.evolve(one, address=one.address + (1 << 40)) for row, one in rows.items()}
 
 
+def further(rows: dict[int, RegisterLoad]) -> dict[int, RegisterLoad]:
+    """All registers one further: nobody loads register 0."""
+    return {row: attrs.evolve(one, first=one.first + 1) for row, one in rows.items()}
+
+
 def narrow_waits(queue: Queue) -> Queue:
     sync = attrs.evolve(queue.sync, wait_sem=queue.sync.wait_sem[:, :2])
     return attrs.evolve(queue, sync=sync)
@@ -287,6 +292,7 @@ BREACHES: list[tuple[str, Callable[[], Executable], Break, str]] = [
     ("exe-W23", counted, plain("cc0", "opcode", 1, CcOpcode.WAIT), "pc 1 (p0 r): reads a table"),
     ("exe-W23", counted, loads(lambda rows: {1: rows[1], 3: rows[3]}), "is a load that reads no"),
     ("exe-W23", counted, loads(beyond), "loads 4 words at"),
+    ("exe-W23", counted, loads(further), "loads registers from 1 on, where 0 are filled"),
     ("exe-W24", counted, register("rows", 0, 1, IDLE), "names no register that says how many"),
     ("exe-W24", counted, register("target", 0, 2, 12), "names register 12, 12 are loaded"),
     ("exe-W21", joint, plain("cc0", "round", 20, 9), "cut1000, queue cc0: not the rows of p1 all"),

@@ -396,6 +396,7 @@ class _Held:
         """A reduction at a member; what is wrong with it."""
         rank_of = self._segment.members.rank
         slots = self._slots.setdefault(member, {})
+        is_copy = ring.opcode[row] == DmaOpcode.COPY
         is_source = ring.sources[row, member] != IDLE
         sources = ring.sources[row, member][is_source].tolist()
         is_own = int(ring.peer[row, member]) == member
@@ -405,6 +406,10 @@ class _Held:
             is_own &= bool((ring.source_rank[row, member][is_source] == member).all())
         if not is_own:
             return "joins slots of another rank, or for one"
+        if not sources or (is_copy and len(sources) > 1):
+            return "joins nothing" if not sources else "copies one of several sources"
+        if not is_copy and ring.opcode[row] != DmaOpcode.REDUCE:
+            return "is no copy and no reduction"
         unknown = [source for source in sources if source not in slots]
         if unknown:
             return f"joins {unknown[0]:#x}, where the rows of nobody have come"
@@ -416,7 +421,8 @@ class _Held:
             whose |= slots[source]
         for source in sources:
             del slots[source]
-        target, divided = int(ring.target[row, member]), int(ring.divisor[row])
+        target = int(ring.target[row, member])
+        divided = 1 if is_copy else int(ring.divisor[row])  # a copy divides nothing
         if target != int(self._result[member]):
             return "divides too early" if divided != 1 else self.put(member, target, whose)
         placeholder = self._segment.placeholder

@@ -320,13 +320,23 @@ def loads_read_memory(subject: Subject, number: int, queue: CcQueue) -> Iterator
         ),
     )
     memory = subject.executable.hbm_bytes
-    for row, load in queue.loads.items():
+    filled: dict[int, int] = {}  # by placeholder, the registers that its LOADs have filled
+    for row, load in sorted(queue.loads.items()):
+        number_of = int(queue.placeholder[row]) if 0 <= row < len(reads) else IDLE
+        due = filled.get(number_of, 0)
+        filled[number_of] = max(due, load.first + load.words)
         size = load.words * load.dtype.size_bytes
         first, last = int(load.address.min()), int(load.address.max())
         if first < 0 or last + size > memory or load.words < 0 or load.first < 0:
             text = (
                 f"queue {queue.name}, pc {row}: loads {load.words} words at {first:#x} into "
                 f"registers from {load.first} on, memory ends at {memory:#x}"
+            )
+            yield Breach("", text, (Cell(number, row, subject.first_rank),))
+        elif load.first > due:  # the LOAD of register 0 has the tables checked, so it comes first
+            text = (
+                f"queue {queue.name}, pc {row}: loads registers from {load.first} on, where {due} "
+                "are filled: there is a gap"
             )
             yield Breach("", text, (Cell(number, row, subject.first_rank),))
 
