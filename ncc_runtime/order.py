@@ -53,7 +53,7 @@ class Target(NamedTuple):
     is_own: bool = False  # each waits for a row of its own rank, and there are no posters
 
 
-class Edges(Protocol):
+class RowEdges(Protocol):
     """What every row waits for."""
 
     def targets(self, queue: int) -> Sequence[Sequence[Target]]:
@@ -63,7 +63,9 @@ class Edges(Protocol):
         """(ranks,) for whose row each rank waits in this row; anything for those who do not."""
 
 
-def posters_of(edges: Edges, queue: int, row: int, target: Target, who: np.ndarray) -> np.ndarray:
+def posters_of(
+    edges: RowEdges, queue: int, row: int, target: Target, who: np.ndarray
+) -> np.ndarray:
     """For whose row each of these ranks waits: those that stand in a target of a row."""
     if target.is_own:
         return who
@@ -109,7 +111,7 @@ class EdgesOfOneRank:
 
     def run(self) -> "GreedyRun":
         """Perform all that can be performed."""
-        return run([Chain(number, len(its)) for number, its in enumerate(self.rows)], self, 1)
+        return run([RowQueue(number, len(its)) for number, its in enumerate(self.rows)], self, 1)
 
 
 class Batch(NamedTuple):
@@ -121,7 +123,7 @@ class Batch(NamedTuple):
 
 
 @attrs.frozen(eq=False)
-class Chain:
+class RowQueue:
     """A queue as the engine sees it."""
 
     number: int
@@ -175,7 +177,7 @@ def cycles(awaited: Mapping[Waiting, Waiting]) -> list[list[Waiting]]:
     return sorted(found, key=lambda members: (len(members), members))
 
 
-def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> GreedyRun:
+def run(chains: Sequence[RowQueue], edges: RowEdges, ranks: int) -> GreedyRun:
     """Perform all that can be performed."""
     engine = _Engine(chains, edges, ranks)
     while engine.advance():
@@ -186,7 +188,7 @@ def run(chains: Sequence[Chain], edges: Edges, ranks: int) -> GreedyRun:
 class _ChainPosition:
     """Where the ranks of a queue stand."""
 
-    def __init__(self, chain: Chain, targets: Sequence[Sequence[Target]]) -> None:
+    def __init__(self, chain: RowQueue, targets: Sequence[Sequence[Target]]) -> None:
         self.chain = chain
         self.targets = targets
         self.row = 0  # of all who run it, as long as they stand together
@@ -204,7 +206,7 @@ class _ChainPosition:
 
 
 class _Engine:
-    def __init__(self, chains: Sequence[Chain], edges: Edges, ranks: int) -> None:
+    def __init__(self, chains: Sequence[RowQueue], edges: RowEdges, ranks: int) -> None:
         self._edges = edges
         self._ranks = ranks
         self._everybody = np.arange(ranks)
@@ -389,17 +391,17 @@ class Chosen:
 
 
 @attrs.frozen(eq=False)
-class Queues:
+class OrderedQueues:
     """Queues from number 0 on, of ranks from 0 on, with rows in an order that their waits allow."""
 
     count: int
     ranks: int
     longest: int  # rows of a queue, at most
-    edges: Edges
+    edges: RowEdges
     batches: Sequence[Batch]
 
 
-def unmet(queues: Queues, tracking: Tracking, due: Obligations) -> np.ndarray:
+def unmet(queues: OrderedQueues, tracking: Tracking, due: Obligations) -> np.ndarray:
     """(n,) bool: which obligations do not follow from what is tracked."""
     questions = _Questions(queues, tracking, due)
     if questions.are_any:
@@ -410,7 +412,7 @@ def unmet(queues: Queues, tracking: Tracking, due: Obligations) -> np.ndarray:
 class _Questions:
     """Obligations, sorted by the row that must know."""
 
-    def __init__(self, queues: Queues, tracking: Tracking, due: Obligations) -> None:
+    def __init__(self, queues: OrderedQueues, tracking: Tracking, due: Obligations) -> None:
         self.unmet: np.ndarray = np.ones(len(due), bool)
         slot = tracking.slots(due.rank, due.of_rank)
         order = np.lexsort((due.row, due.queue))
@@ -449,7 +451,7 @@ class _Questions:
 class _Clocks:
     """Vector clocks, (ranks, slots, queues) for each queue: how many rows are known complete."""
 
-    def __init__(self, queues: Queues, tracking: Tracking) -> None:
+    def __init__(self, queues: OrderedQueues, tracking: Tracking) -> None:
         self._batches, self._edges, self._tracking = queues.batches, queues.edges, tracking
         self._targets = [queues.edges.targets(queue) for queue in range(queues.count)]
         self._everybody = np.arange(queues.ranks)

@@ -9,7 +9,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.order import Obligations, Queues
+from ncc_runtime.order import Obligations, OrderedQueues
 from ncc_runtime.verify.deadlock import greedy, prove_deadlock
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.races import obligations_of, prove_races
@@ -82,7 +82,7 @@ def without_waits(executable: Executable, row: int) -> Executable:
     return with_queue(executable, number, attrs.evolve(queue, sync=sync))
 
 
-def general(executable: Executable) -> tuple[Queues, Obligations]:
+def general(executable: Executable) -> tuple[OrderedQueues, Obligations]:
     """The queues of the one segment, and what they must know; all ranks by themselves."""
     (segment,) = segments(executable)
     return obligations_of(segment, greedy(executable))

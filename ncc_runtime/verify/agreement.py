@@ -62,7 +62,7 @@ def agreement(stages: Sequence[Stage]) -> Agreement:
                 f"{stages[0].label} is compiled for {worlds[0]}, {stage.label} for {world}; "
                 "compile every program for all ranks of the run"
             )
-    matching = _Matching(stages)
+    matching = _MatchedCalls(stages)
     matching.compare()
     collectives = () if matching.mismatches else matching.collectives()
     mismatches = matching.mismatches or inversions(stages, collectives)
@@ -216,7 +216,7 @@ _PROPERTIES: tuple[tuple[str, Callable[[Call], object]], ...] = (
 """What matched calls must have in common; the root's group is compared in its order, too."""
 
 
-class _Matching:
+class _MatchedCalls:
     """The calls of all stages by their ranks, and the mismatches among them."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:

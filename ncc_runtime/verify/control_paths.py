@@ -165,7 +165,7 @@ class ControlPaths:
         return f"from {text} {', '.join(trail)}, past all other blocks"
 
 
-class PathStep(NamedTuple):
+class PhaseStep(NamedTuple):
     """One step of a line."""
 
     phase: int  # that it goes on to
@@ -194,10 +194,10 @@ class Line:
         first = span.opens if self.until == span.decides else span.decides
         return range(first + 1, span.ends + 1)
 
-    def __iter__(self) -> Iterator[PathStep]:
+    def __iter__(self) -> Iterator[PhaseStep]:
         paths, phase, barred, trail = self.paths, self.phase, self.barred, self.trail
         if self.block != NO_BLOCK:
-            yield PathStep(phase, trail, self.inside, None)
+            yield PhaseStep(phase, trail, self.inside, None)
         while phase != self.until:
             opens, ends = self.loop
             ahead = range((opens if phase <= ends else phase) + 1, paths.phases)
@@ -213,7 +213,7 @@ class Line:
                 name = f"{paths.blocks[loop].name} (k{paths.first_block + loop})"
                 trail = (*trail, f"back to the start of {name}")
             phase = paths.after(phase) if block == NO_BLOCK else paths.behind(block)
-            yield PathStep(phase, trail, ahead, side)
+            yield PhaseStep(phase, trail, ahead, side)
 
     def _into(self, block: int, barred: frozenset[int], trail: Trail) -> "Line":
         """Enter a block, up to its end; from a loop's condition, once more up to its `test`."""

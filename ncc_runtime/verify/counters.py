@@ -43,7 +43,7 @@ from ncc_runtime.order import (
     Target,
     grouped,
 )
-from ncc_runtime.verify.flow import Flow, flow_of
+from ncc_runtime.verify.flow import QueueFlow, flow_of
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import parts_of
@@ -65,7 +65,7 @@ BLOCK_CELLS = 1 << 19
 
 
 @attrs.frozen(eq=False)
-class Cells:
+class IncrementCells:
     """Single increments: of which kind of row, by which rank, of which counter; (c,) int64 each."""
 
     kind: np.ndarray
@@ -97,7 +97,7 @@ class Increments:
         runs = None if queue.ranks is None else np.isin(np.arange(ranks), queue.ranks)
         return cls(kind, first, queue.sync.posts, ranks, semaphores, runs)
 
-    def cells(self, kinds: np.ndarray) -> Iterator[Cells]:
+    def cells(self, kinds: np.ndarray) -> Iterator[IncrementCells]:
         """The increments of one row of each of these kinds, some kinds at a time."""
         step = max(1, BLOCK_CELLS // max(1, self.ranks * len(self.posts)))
         for at in range(0, len(kinds), step):
@@ -111,7 +111,7 @@ class Increments:
                 place, source = np.nonzero(inside)
                 counter = sem[place, source].astype(np.int64) * self.ranks + rank[place, source]
                 parts.append(np.stack((some[place], source, counter)))
-            yield Cells(*np.concatenate(parts, axis=1))
+            yield IncrementCells(*np.concatenate(parts, axis=1))
 
     def add(self, total: np.ndarray, rows: slice) -> None:
         """Add what these rows increment, each once, to `total`, by counter."""
@@ -142,7 +142,7 @@ def narrowed(column: np.ndarray) -> np.ndarray:
 
 
 @attrs.frozen
-class Increment:
+class NamedIncrement:
     """A row that increments a counter of several queues, on the rank of the counter's owner."""
 
     queue: int
@@ -171,8 +171,8 @@ class Edges:
         self.source: np.ndarray = np.full(size, NOBODY, np.int32)  # and on which rank
         self.count: np.ndarray = np.zeros(size, np.int64)  # increments, each row once
         self.start: np.ndarray = np.full(size, NOBODY, np.int64)  # where its list begins in `row`
-        self.several: dict[int, list[Increment]] = {}
-        self.unordered: dict[int, tuple[Increment, Increment] | None] = {}
+        self.several: dict[int, list[NamedIncrement]] = {}
+        self.unordered: dict[int, tuple[NamedIncrement, NamedIncrement] | None] = {}
         lists = [np.zeros(0, np.int32)]
         shared: np.ndarray = np.zeros(size, bool)
         listed = 0
@@ -205,7 +205,7 @@ class Edges:
                 columns = (cells.kind[here], cells.source[here], cells.counter[here])
                 for kind, source, counter in zip(*(c.tolist() for c in columns), strict=True):
                     self.several[counter] += [
-                        Increment(number, row, source) for row in rows_of[kind].tolist()
+                        NamedIncrement(number, row, source) for row in rows_of[kind].tolist()
                     ]
         for made in self.several.values():
             made.sort(key=lambda one: (one.queue, one.source, one.row))
@@ -301,7 +301,7 @@ class Edges:
         limit = reached[int(self.queue[counter])][self.source[counter]]
         return int(np.count_nonzero(rows < limit))
 
-    def increment(self, sem: int, rank: int, number: int) -> Increment | None:
+    def increment(self, sem: int, rank: int, number: int) -> NamedIncrement | None:
         """Increment `number` of a counter, from 1; None if there are fewer."""
         counter = sem * self._ranks + rank
         if not 1 <= number <= self.count[counter]:
@@ -309,9 +309,9 @@ class Edges:
         if counter in self.several:
             return self.several[counter][number - 1]
         row = int(self.row[self.start[counter] + number - 1])
-        return Increment(int(self.queue[counter]), row, int(self.source[counter]))
+        return NamedIncrement(int(self.queue[counter]), row, int(self.source[counter]))
 
-    def number_of(self, sem: int, rank: int, made: Increment) -> int:
+    def number_of(self, sem: int, rank: int, made: NamedIncrement) -> int:
         """Which increment of a counter a row makes, from 1."""
         counter = sem * self._ranks + rank
         if counter in self.several:
@@ -377,7 +377,7 @@ def _rows_of_kinds(kind: np.ndarray) -> Sequence[np.ndarray]:
 # ---- queues of a rank that take turns
 
 
-def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
+def _put_in_turn(edges: Edges) -> dict[int, tuple[NamedIncrement, NamedIncrement] | None]:
     """Sort what stands in `several` by turns; two increments in no order of counters without.
 
     Queues of one rank take turns at a counter if each increment is known to be made before the next
@@ -389,7 +389,7 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
     repeats: dict[int, bool] = {}
     for part in parts_of(executable):
         repeats |= dict.fromkeys(part.ranks.tolist(), len(part.executable.program.blocks) > 0)
-    unordered: dict[int, tuple[Increment, Increment] | None] = {}
+    unordered: dict[int, tuple[NamedIncrement, NamedIncrement] | None] = {}
     by_rank: dict[int, list[int]] = {}
     for counter, made in edges.several.items():
         rank = counter % executable.ranks
@@ -410,7 +410,7 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[Increment, Increment] | None]:
             runs[steps].perform(spans, [0] * executable.semaphore_count)
         for sem in sems:
             stamps, counter = runs[steps].made[sem], sem * executable.ranks + rank
-            in_turn = [Increment(one.chain, one.known[one.chain] - 1, rank) for one in stamps]
+            in_turn = [NamedIncrement(one.chain, one.known[one.chain] - 1, rank) for one in stamps]
             if len(in_turn) == len(edges.several[counter]):
                 edges.several[counter] = in_turn
             for stamp, (one, other) in zip(stamps[1:], itertools.pairwise(in_turn), strict=True):
@@ -529,7 +529,7 @@ class _Checking:
                     )
                     yield self._unordered(text, rank, sem, [other, one])
                 continue
-            firsts: dict[tuple[int, int], Increment] = {}
+            firsts: dict[tuple[int, int], NamedIncrement] = {}
             for one in made:
                 firsts.setdefault((one.queue, one.source), one)
             if self._executable.program.blocks and self._is_own(made, rank):
@@ -542,12 +542,12 @@ class _Checking:
             ]
             yield self._unordered("\n".join(lines[:5]), rank, sem, list(firsts.values()))
 
-    def _unordered(self, text: str, rank: int, sem: int, made: Sequence[Increment]) -> Breach:
+    def _unordered(self, text: str, rank: int, sem: int, made: Sequence[NamedIncrement]) -> Breach:
         cells = [(one.queue, one.row, one.source) for one in made]
         found = breach_at(self._executable, "counters.unordered", text, *cells, semaphore=sem)
         return attrs.evolve(found, ranks=(rank,))
 
-    def _is_own(self, made: Sequence[Increment], rank: int) -> bool:
+    def _is_own(self, made: Sequence[NamedIncrement], rank: int) -> bool:
         queues = self._executable.queues
         return all(
             one.source == rank and not isinstance(queues[one.queue], DmaQueue) for one in made
@@ -722,7 +722,7 @@ class _Checking:
             found &= runs
         return found
 
-    def _made(self, flow: Flow, block: int, opens: str) -> np.ndarray:
+    def _made(self, flow: QueueFlow, block: int, opens: str) -> np.ndarray:
         """Increments of all queues behind an event of a block, up to its end, by counter."""
         first, last = flow.place(opens, block), flow.place(END, block)
         total: np.ndarray = np.zeros(len(self._edges.count), np.int64)
@@ -731,7 +731,7 @@ class _Checking:
                 one.add(total, flow.between(number, first, last))
         return total.reshape(self._shape)
 
-    def _jumps(self, flow: Flow, number: int, block: int) -> Iterator[tuple[int, Jump]]:
+    def _jumps(self, flow: QueueFlow, number: int, block: int) -> Iterator[tuple[int, Jump]]:
         """The jumps of a block in a queue."""
         queue = self._executable.queues[number]
         if not isinstance(queue, DmaQueue):
@@ -833,7 +833,7 @@ class _Checking:
             )
             yield Breach("counters.range", text, semaphore=sem, ranks=(rank,))
 
-    def _with_trips(self, flow: Flow) -> np.ndarray:
+    def _with_trips(self, flow: QueueFlow) -> np.ndarray:
         total: np.ndarray = np.zeros(len(self._edges.count), np.float64)
         blocks = self._executable.program.blocks
         for number, one in enumerate(self._edges.increments):

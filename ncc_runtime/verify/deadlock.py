@@ -13,8 +13,8 @@ import numpy as np
 
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
-from ncc_runtime.order import Chain, GreedyRun, Waiting, cycles, run
-from ncc_runtime.verify.counters import Edges, Increment, narrowed
+from ncc_runtime.order import GreedyRun, RowQueue, Waiting, cycles, run
+from ncc_runtime.verify.counters import Edges, NamedIncrement, narrowed
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import first_runner
@@ -27,7 +27,7 @@ def prove_deadlock(executable: Executable, edges: Edges | None = None) -> tuple[
     """That every queue comes to its end, and a run that does; needs counters proved."""
     edges = edges or Edges(executable)
     done = greedy(executable, edges)
-    breaches = tuple(_Witness(executable, edges, done).breaches()) if done.stuck else ()
+    breaches = tuple(_StuckState(executable, edges, done).breaches()) if done.stuck else ()
     queues = sum(len(queue.sync.wait_sem) > 0 for queue in executable.queues)
     size = f"{len(done.batches)} rows of {queues} queues on {executable.ranks} ranks"
     return Proof("deadlock", size, breaches=breaches), done
@@ -37,7 +37,7 @@ def greedy(executable: Executable, edges: Edges | None = None) -> GreedyRun:
     """A run of all queues of all ranks; `edges` are those of the executable, if at hand."""
     barred = oversized(executable)
     chains = [
-        Chain(number, len(queue.sync.wait_sem), queue.ranks, barred.get(number, {}))
+        RowQueue(number, len(queue.sync.wait_sem), queue.ranks, barred.get(number, {}))
         for number, queue in enumerate(executable.queues)
     ]
     return run(chains, edges or Edges(executable), executable.ranks)
@@ -79,10 +79,10 @@ class _Wait:
     sem: int  # IDLE: for room in a ring
     awaited: int = 0
     held: int = 0
-    next: Increment | None = None
+    next: NamedIncrement | None = None
 
 
-class _Witness:
+class _StuckState:
     """The state in which a run is stuck."""
 
     def __init__(self, executable: Executable, edges: Edges, done: GreedyRun) -> None:

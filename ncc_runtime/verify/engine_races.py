@@ -35,7 +35,7 @@ from ncc_runtime.order import NOBODY, ChainRun, ItemSpan, RunSlice, SyncStep
 from ncc_runtime.verify.conflicts import Intervals, conflicting, spread_out
 from ncc_runtime.verify.control_paths import NO_ROW, ControlPaths, Line, PathStart, Trail
 from ncc_runtime.verify.counters import narrowed
-from ncc_runtime.verify.flow import Flow, control_structure, flow_of, triggered_phases
+from ncc_runtime.verify.flow import QueueFlow, control_structure, flow_of, triggered_phases
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import StagePart, parts_of
@@ -119,7 +119,7 @@ class Items:
         return len(self.first)
 
 
-def _chains_of(executable: Executable, structure: Structure, flow: Flow) -> Sequence[Items]:
+def _chains_of(executable: Executable, structure: Structure, flow: QueueFlow) -> Sequence[Items]:
     """Engines in the order of their queues, then streams."""
     blocks = executable.program.blocks
     engines: list[Items] = []
@@ -166,7 +166,7 @@ def _misplaced(
     part: StagePart,
     chains: Sequence[Items],
     structure: Structure,
-    flow: Flow,
+    flow: QueueFlow,
 ) -> Iterator[Breach]:
     """Placeholders that a CC-core does not come to in the phase in which they are triggered."""
     triggered = triggered_phases(part.executable, structure)

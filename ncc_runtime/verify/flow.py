@@ -49,7 +49,7 @@ _Parts = Sequence[tuple[StagePart, Structure]]
 
 
 @attrs.frozen(eq=False)
-class Flow:
+class QueueFlow:
     """Where the events of control flow stand in every queue."""
 
     events: tuple[Event, ...]
@@ -93,19 +93,19 @@ class Flow:
         return slice(first, int(marks[event]) if event < len(marks) else self.lengths[queue])
 
 
-def flow_of(executable: Executable) -> tuple[Flow | None, tuple[str, ...]]:
+def flow_of(executable: Executable) -> tuple[QueueFlow | None, tuple[str, ...]]:
     """The flow, and where a queue's control flow is not that of the program."""
     lengths = tuple(len(queue.sync.wait_sem) for queue in executable.queues)
     if not executable.program.blocks and not any(_jumps(executable)):
         none = (np.zeros(0, np.int64),) * len(lengths)
-        return Flow((), none, none, lengths, {}), ()
+        return QueueFlow((), none, none, lengths, {}), ()
     parts, faults = _structured(executable)
     events, more = ((), ()) if faults else events_of(executable, parts)
     faults = (*faults, *more)
     if faults:
         return None, faults
     marks, limits, breaches = _marked(executable, parts, events)
-    flow = Flow(events, marks, limits, lengths, matched_blocks_of(executable.program))
+    flow = QueueFlow(events, marks, limits, lengths, matched_blocks_of(executable.program))
     return (None if breaches else flow), breaches
 
 

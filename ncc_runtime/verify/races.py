@@ -22,13 +22,13 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, Queues, unmet
+from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, OrderedQueues, unmet
 from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
-from ncc_runtime.verify.counters import Edges, Increment
+from ncc_runtime.verify.counters import Edges, NamedIncrement
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
-from ncc_runtime.verify.segments import RingRows, Segment, blocks
+from ncc_runtime.verify.segments import DmaRingRows, Segment, blocks
 from ncc_runtime.verify.symmetry import proved_by_rotation
 
 BLOCK_ACCESSES = 1 << 22
@@ -74,11 +74,11 @@ def prove_races(
     return Proof("races", size, breaches=tuple(breaches), classes=tuple(classes))
 
 
-def obligations_of(segment: Segment, done: GreedyRun) -> tuple[Queues, Obligations]:
+def obligations_of(segment: Segment, done: GreedyRun) -> tuple[OrderedQueues, Obligations]:
     """The queues of a segment in the order of a run, and what its rows must know of others."""
     batches = segment.batches(done)
     longest = max(len(segment.rows(queue)) for queue in range(segment.queues))
-    queues = Queues(segment.queues, segment.ranks, longest, segment, batches)
+    queues = OrderedQueues(segment.queues, segment.ranks, longest, segment, batches)
     due = due_of(segment, moments_of(segment, batches))
     if segment.placeholder.op is CollectiveOp.BARRIER:
         groups = tuple(np.array(group) for group in segment.placeholder.groups)
@@ -86,7 +86,7 @@ def obligations_of(segment: Segment, done: GreedyRun) -> tuple[Queues, Obligatio
     return queues, due
 
 
-def unproved(queues: Queues, due: Obligations) -> np.ndarray:
+def unproved(queues: OrderedQueues, due: Obligations) -> np.ndarray:
     """Which obligations are not met, as positions; exact."""
     left = np.arange(len(due))
     if not len(due):
@@ -164,7 +164,7 @@ def whole(
 
 
 def pieces(
-    ring: RingRows, row: np.ndarray, rank: np.ndarray
+    ring: DmaRingRows, row: np.ndarray, rank: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, bool]]:
     """(memory, address or IDLE, writes) of each source and target of some cells of a ring."""
     for source in range(ring.sources.shape[2]):
@@ -361,7 +361,7 @@ class _Witness:
             for row in span:
                 if post.rank[row, due.of_rank] == due.rank:
                     sem = int(post.sem[row, due.of_rank])
-                    made = Increment(*self.segment.place(rows, row, due.of_rank))
+                    made = NamedIncrement(*self.segment.place(rows, row, due.of_rank))
                     yield sem, self.edges.number_of(sem, waiting, made)
 
     def _waits(self, member: int, last: int, sem: int, value: int) -> bool:

@@ -76,7 +76,7 @@ Spans = Sequence[QueueSpan[CcQueue] | QueueSpan[DmaQueue]]
 
 
 @attrs.frozen(eq=False)
-class CcRows:
+class CcCoreRows:
     """Its rows in the stream's CC-core queue; the first is T, the last DONE."""
 
     spans: CcSpans
@@ -96,7 +96,7 @@ class CcRows:
 
 
 @attrs.frozen(eq=False)
-class RingRows:
+class DmaRingRows:
     """Its rows in one DMA ring; columns as in DmaQueue."""
 
     spans: RingSpans
@@ -118,7 +118,7 @@ class RingRows:
         return len(self.opcode)
 
 
-Rows = CcRows | RingRows
+Rows = CcCoreRows | DmaRingRows
 
 
 @attrs.frozen(eq=False)
@@ -128,7 +128,7 @@ class _Cut:
     members: Members
     shifts: np.ndarray | None  # of addresses, by member
 
-    def cc(self, spans: CcSpans, rings: Sequence[RingSpans], edges: Edges) -> CcRows:
+    def cc(self, spans: CcSpans, rings: Sequence[RingSpans], edges: Edges) -> CcCoreRows:
         """The rows of the CC-cores, with what they wait for in the segment's own numbers."""
         queue, rows = spans[0].queue, spans[0].rows
         lane, pushed = queue.ring[rows], queue.ring_row[rows].copy()
@@ -152,7 +152,7 @@ class _Cut:
         # what comes before the segment is known to be over; nothing waits for what comes behind it
         inside = (number_of != NOBODY) & (row >= 0) & (row < lengths[owner])
         by_sem = edges.source.reshape(-1, edges.executable.ranks)[:, self.members.index]
-        return CcRows(
+        return CcCoreRows(
             spans=spans,
             opcode=queue.opcode[rows],
             round=queue.round[rows],
@@ -173,7 +173,7 @@ class _Cut:
             ),
         )
 
-    def ring(self, spans: RingSpans) -> RingRows:
+    def ring(self, spans: RingSpans) -> DmaRingRows:
         """The rows of the rings of one lane."""
         queue, rows = spans[0].queue, spans[0].rows
         peer = self.members.numbered(self._column(spans, [span.queue.peer for span in spans]))
@@ -194,7 +194,7 @@ class _Cut:
         each = (none if one is None else one.columns for one in (s.queue.registers for s in spans))
         named = [self._optional(spans, column) for column in zip(*each, strict=True)]
         registers = [column for column in named if column is not None]  # all three or none
-        return RingRows(
+        return DmaRingRows(
             spans=spans,
             lane=queue.lane,
             opcode=queue.opcode[rows],
@@ -276,8 +276,8 @@ class Segment:
     numbers: tuple[int, ...]  # placeholders
     placeholder: Placeholder  # of members
     members: Members  # ranks in rows are their numbers
-    cc: CcRows
-    rings: tuple[RingRows, ...]  # those with rows, by lane
+    cc: CcCoreRows
+    rings: tuple[DmaRingRows, ...]  # those with rows, by lane
     bindings: tuple[Binding, ...]  # operands, results, channel buffer
 
     @property

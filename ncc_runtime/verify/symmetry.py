@@ -26,10 +26,10 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.neff.stages import ranks_text
-from ncc_runtime.order import NOBODY, Batch, Obligations, Queues, Target, unmet
+from ncc_runtime.order import NOBODY, Batch, Obligations, OrderedQueues, Target, unmet
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import narrowed
-from ncc_runtime.verify.segments import RingRows, Segment, blocks
+from ncc_runtime.verify.segments import DmaRingRows, Segment, blocks
 
 MOST_PATTERNS = 64
 """Distinct columns of ranks that are looked at before a segment is called irregular."""
@@ -170,7 +170,7 @@ def _alike(column: np.ndarray) -> bool:
     )
 
 
-def _is_plain(ring: RingRows) -> bool:
+def _is_plain(ring: DmaRingRows) -> bool:
     """Whether rows read their own memory and write once."""
     if ring.second_peer is not None and (ring.second_peer != IDLE).any():
         return False
@@ -276,7 +276,7 @@ class _View:
         columns = np.stack((row, queue, awaited, waits.places[is_own]))
         return cls(rotations.cycles[family].length, rings, pushes, columns)
 
-    def queues(self) -> Queues:
+    def queues(self) -> OrderedQueues:
         """Row after row, each push with what it pushes."""
         batches, at = [], [0] * (len(self.rings) + 1)
         for row, queue in enumerate(self.pushes.tolist()):
@@ -284,7 +284,7 @@ class _View:
             if queue != IDLE:
                 batches.append(Batch(queue, at[queue], None))
                 at[queue] += 1
-        return Queues(len(self.rings) + 1, 1, len(self.pushes), self, batches)
+        return OrderedQueues(len(self.rings) + 1, 1, len(self.pushes), self, batches)
 
     def targets(self, queue: int) -> Sequence[Sequence[Target]]:
         """By row of a queue, what it waits for (`order.Edges`)."""
@@ -360,7 +360,7 @@ class Use:
 class _Column:
     """Addresses and sizes of a source or target, by the rank of the memory."""
 
-    ring: RingRows
+    ring: DmaRingRows
     source: int | None  # None: the target
     cycle: Cycle
     behind: np.ndarray  # (rows,)

@@ -26,7 +26,7 @@ from ncc_runtime.verify.deadlock import greedy
 from ncc_runtime.verify.proof import Proof
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics import results, semantics
-from ncc_runtime.verify.semantics.cells import Cells
+from ncc_runtime.verify.semantics.cells import MemoryCells
 from ncc_runtime.verify.semantics.fingerprints import Powers
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.draws_collectives import Case, cases
@@ -456,7 +456,7 @@ def test_a_cell_that_is_written_from_two_is_cut(monkeypatch: pytest.MonkeyPatch)
     runs = []
     perform = results._run
 
-    def counted(segment: Segment, batches: Sequence[Batch], cells: Cells) -> object:
+    def counted(segment: Segment, batches: Sequence[Batch], cells: MemoryCells) -> object:
         runs.append(len(cells))
         return perform(segment, batches, cells)
 

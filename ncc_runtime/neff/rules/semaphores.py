@@ -19,7 +19,7 @@ from ncc_runtime.neff.rank_queues import OWNERS, rank_queues
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.structure import Structure, stream_counts, structure_of
 from ncc_runtime.neff.table import NONE, InstrTable
-from ncc_runtime.order import Chosen, EdgesOfOneRank, Obligations, Queues, unmet
+from ncc_runtime.order import Chosen, EdgesOfOneRank, Obligations, OrderedQueues, unmet
 
 _STREAMS = {f"stream {stream}": stream for stream in range(MAX_STREAMS)}
 
@@ -227,7 +227,7 @@ def _unordered(
     )
     due = Obligations.of(0, queue, pc, 0, of_queue, of_pc)
     longest = max(map(len, edges.rows))
-    queues = Queues(len(edges.rows), 1, longest, edges, done.batches)
+    queues = OrderedQueues(len(edges.rows), 1, longest, edges, done.batches)
     lost = unmet(queues, Chosen(1, np.zeros(1, np.int64)), due)
     return {pair for pair, is_lost in zip(pairs, lost.tolist(), strict=True) if is_lost}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.verify.bindings import Binding, Role, extents_of
 from ncc_runtime.verify.counters import narrowed
-from ncc_runtime.verify.segments import RingRows
+from ncc_runtime.verify.segments import DmaRingRows
 
 BLOCK_TRANSFERS = 1 << 15
 """Transfers that are cut together: temporary arrays stay in cache."""
@@ -75,7 +75,7 @@ class Extents:
 
 
 @attrs.frozen(eq=False)
-class Cells:
+class MemoryCells:
     """Extents, cut; cell 0 is extent 0."""
 
     extents: Extents
@@ -88,7 +88,7 @@ class Cells:
         return len(self.extent)
 
     @classmethod
-    def of(cls, extents: Extents, shift: np.ndarray, cuts: Sequence[np.ndarray]) -> "Cells":
+    def of(cls, extents: Extents, shift: np.ndarray, cuts: Sequence[np.ndarray]) -> "MemoryCells":
         """Cells that begin at these offsets, extent by extent, ascending from 0."""
         counts = np.array([len(one) for one in cuts])
         return cls(
@@ -139,7 +139,7 @@ class Cells:
         first, last = self.number(np.full(2, extent), ends).tolist()
         return slice(first, last + 1)
 
-    def cut(self, extent: np.ndarray, offset: np.ndarray) -> "Cells":
+    def cut(self, extent: np.ndarray, offset: np.ndarray) -> "MemoryCells":
         """The same, cut at more offsets."""
         shift, cuts = self.shift.copy(), []
         for number in range(len(shift)):
@@ -147,12 +147,12 @@ class Cells:
             own = self.offset[self.extent == number]
             shift[number] = UNEVEN if len(more) else shift[number]
             cuts.append(np.union1d(own, more))
-        return Cells.of(self.extents, shift, cuts)
+        return MemoryCells.of(self.extents, shift, cuts)
 
 
 def cells_of(
-    parts: Mapping[Binding, int], rings: Sequence[RingRows], even: bool | None = None
-) -> Cells:
+    parts: Mapping[Binding, int], rings: Sequence[DmaRingRows], even: bool | None = None
+) -> MemoryCells:
     """Cells such that transfers write whole ones, as do the equal parts that bindings are cut into.
 
     `even` says how extents are cut; else numbers do.
@@ -174,11 +174,11 @@ def cells_of(
     for number in np.flatnonzero(shift == UNEVEN).tolist():
         offset = keys - extents.base[number]
         cuts[number] = offset[(offset >= 0) & (offset < sizes[number])]
-    return Cells.of(extents, shift, cuts)
+    return MemoryCells.of(extents, shift, cuts)
 
 
 def _widths(
-    extents: Extents, parts: Mapping[Binding, int], rings: Sequence[RingRows]
+    extents: Extents, parts: Mapping[Binding, int], rings: Sequence[DmaRingRows]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Per extent the largest power of two that divides all that begins there, and bytes written."""
     common = extents.end - extents.start
@@ -212,7 +212,7 @@ def _borders(extents: Extents, parts: Mapping[Binding, int]) -> Iterator[np.ndar
             yield extents.base[number] + offset + borders
 
 
-def _edges(extents: Extents, rings: Sequence[RingRows]) -> Iterator[np.ndarray]:
+def _edges(extents: Extents, rings: Sequence[DmaRingRows]) -> Iterator[np.ndarray]:
     """Where transfers begin and end to write, as keys, some of them often."""
     for size_bytes, column in _targets(rings):
         extent = extents.of_rows(column, size_bytes)
@@ -222,7 +222,7 @@ def _edges(extents: Extents, rings: Sequence[RingRows]) -> Iterator[np.ndarray]:
         yield distinct((keys + size_bytes)[is_there])
 
 
-def _targets(rings: Sequence[RingRows]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _targets(rings: Sequence[DmaRingRows]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Sizes, (n, ranks or 1), and addresses of what is written, some rows at a time."""
     columns = [(ring, ring.target) for ring in rings]
     columns += [(ring, ring.second_target) for ring in rings if ring.second_target is not None]
@@ -233,7 +233,7 @@ def _targets(rings: Sequence[RingRows]) -> Iterator[tuple[np.ndarray, np.ndarray
             yield sizes[rows].astype(np.int64), column[rows]
 
 
-def block_rows(ring: RingRows) -> int:
+def block_rows(ring: DmaRingRows) -> int:
     """How many rows of a ring are cut together."""
     return max(1, BLOCK_TRANSFERS // max(1, ring.peer.shape[1]))
 

@@ -15,7 +15,7 @@ from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.order import Batch
 from ncc_runtime.verify.bindings import Binding, Role, binding_of, own_address
 from ncc_runtime.verify.conflicts import CC
-from ncc_runtime.verify.segments import RingRows, Segment
+from ncc_runtime.verify.segments import DmaRingRows, Segment
 from ncc_runtime.verify.semantics.results import Difference
 from ncc_runtime.verify.semantics.spec import REDUCED, ZEROS
 
@@ -68,7 +68,7 @@ def explained(
 
 
 def trace(
-    rings: Sequence[RingRows], batches: Sequence[Batch], rank: int, address: int
+    rings: Sequence[DmaRingRows], batches: Sequence[Batch], rank: int, address: int
 ) -> tuple[Counter[Contribution], Writer | None]:
     """What a byte is made of when all rows are performed, nothing for zeros, and its last writer.
 
@@ -91,7 +91,7 @@ def trace(
 
 
 def _written(
-    ring: RingRows, batch: Batch, contributions: Counter[Contribution]
+    ring: DmaRingRows, batch: Batch, contributions: Counter[Contribution]
 ) -> Iterator[tuple[Contribution, int, int]]:
     """The contributions that some ranks write in a row, by whom, and how far into the range."""
     row = batch.row
@@ -108,7 +108,7 @@ def _written(
                     yield contribution, int(ranks[at]), int(inside[at])
 
 
-def _sources(ring: RingRows, row: int, rank: int) -> Iterator[Contribution]:
+def _sources(ring: DmaRingRows, row: int, rank: int) -> Iterator[Contribution]:
     """The first bytes of what a transfer reads."""
     opcode, addresses = int(ring.opcode[row]), ring.sources[row, rank].tolist()
     if opcode != DmaOpcode.REDUCE:

@@ -17,7 +17,7 @@ from ncc_runtime.verify.bindings import own_address
 from ncc_runtime.verify.conflicts import spread_out
 from ncc_runtime.verify.counters import narrowed
 from ncc_runtime.verify.segments import Segment
-from ncc_runtime.verify.semantics.cells import Cells, block_rows, distinct
+from ncc_runtime.verify.semantics.cells import MemoryCells, block_rows, distinct
 from ncc_runtime.verify.semantics.fingerprints import Powers, factor, symbols
 
 KEPT_FAULTS = 4
@@ -34,14 +34,14 @@ _OFFSET_BITS = 40
 class Memory:
     """What all ranks hold, and what they held at first."""
 
-    cells: Cells
+    cells: MemoryCells
     element_bytes: int
     powers: Powers
     symbols: np.ndarray  # (ranks, extents) uint64
     held: np.ndarray  # (ranks * cells + 2,) uint64; behind all ranks a cell of zeros and a sink
 
     @classmethod
-    def at_first(cls, cells: Cells, ranks: int, element_bytes: int) -> "Memory":
+    def at_first(cls, cells: MemoryCells, ranks: int, element_bytes: int) -> "Memory":
         """Operands as given, all else as it happened to be."""
         exponents = cells.offset // element_bytes
         longest = int((cells.extents.end - cells.extents.start).max()) // element_bytes

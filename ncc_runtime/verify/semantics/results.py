@@ -13,7 +13,7 @@ from ncc_runtime.order import Batch
 from ncc_runtime.verify.bindings import Binding, Role
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.segments import Segment
-from ncc_runtime.verify.semantics.cells import Cells, cells_of
+from ncc_runtime.verify.semantics.cells import MemoryCells, cells_of
 from ncc_runtime.verify.semantics.fingerprints import factor
 from ncc_runtime.verify.semantics.replay import Fault, Memory, Replay
 from ncc_runtime.verify.semantics.spec import ResultSpec, specs_of
@@ -80,7 +80,7 @@ def outcome_of(segment: Segment, batches: Sequence[Batch], even: bool | None = N
     return Outcome(transfers, 0, (), None, (), is_settled=False)
 
 
-def _run(segment: Segment, batches: Sequence[Batch], cells: Cells) -> tuple[Memory, Replay]:
+def _run(segment: Segment, batches: Sequence[Batch], cells: MemoryCells) -> tuple[Memory, Replay]:
     memory = Memory.at_first(cells, segment.ranks, segment.placeholder.dtype.size_bytes)
     replay = Replay(segment, memory)
     for queue, row, ranks in batches:
@@ -95,7 +95,7 @@ def _parts(bindings: Sequence[Binding], specs: Sequence[ResultSpec]) -> Mapping[
     return {binding: parts if binding.role is Role.RESULT else 1 for binding in bindings}
 
 
-def _ranges(bindings: Sequence[Binding], specs: Sequence[ResultSpec], cells: Cells) -> int:
+def _ranges(bindings: Sequence[Binding], specs: Sequence[ResultSpec], cells: MemoryCells) -> int:
     """Cells of all results that a spec says something of."""
     count = 0
     for binding in bindings:

@@ -28,7 +28,7 @@ from ncc_runtime.verify.bindings import Role, binding_of
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach
-from ncc_runtime.verify.segments import RingRows, Segment
+from ncc_runtime.verify.segments import DmaRingRows, Segment
 
 MOST_FAULTS = 4
 """Transfers of one collective that a proof names."""
@@ -328,7 +328,9 @@ class _Slots:
     def _rank(self, member: int) -> int:
         return self._segment.members.rank(int(member))
 
-    def _of_row(self, ring: RingRows, row: int, member: int, what: str, name: str = "") -> Breach:
+    def _of_row(
+        self, ring: DmaRingRows, row: int, member: int, what: str, name: str = ""
+    ) -> Breach:
         cell = self._segment.place(ring, row, member)
         text = f"{name}{place_of(self._executable, *cell)}: {what}"
         return breach_at(self._executable, "semantics.transfer", text, cell)
@@ -392,7 +394,7 @@ class _Held:
         slots[address] = whose
         return ""
 
-    def join(self, ring: RingRows, row: int, member: int) -> str:
+    def join(self, ring: DmaRingRows, row: int, member: int) -> str:
         """A reduction at a member; what is wrong with it."""
         rank_of = self._segment.members.rank
         slots = self._slots.setdefault(member, {})

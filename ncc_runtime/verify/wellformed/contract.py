@@ -16,7 +16,7 @@ from ncc_runtime.verify.counters import narrowed
 from ncc_runtime.verify.places import collective
 from ncc_runtime.verify.proof import Breach
 from ncc_runtime.verify.wellformed.rule import (
-    DmaRing,
+    RingSubject,
     Subject,
     at,
     rule,
@@ -198,7 +198,7 @@ def runs_are_pushed_once_in_order(subject: Subject) -> Iterator[Breach | str]:
 
 
 def _pushed(
-    subject: Subject, program: CcQueue, ring: DmaRing, pushes: np.ndarray
+    subject: Subject, program: CcQueue, ring: RingSubject, pushes: np.ndarray
 ) -> Iterator[Breach]:
     """A push is of its own placeholder, and counts on the ranks that have the run, only there."""
     owner = program.placeholder[pushes]
@@ -223,7 +223,7 @@ def _pushed(
 
 
 @rule_of_rings("exe-W15")
-def runs_wait_for_their_push(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def runs_wait_for_their_push(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """The k-th run of a rank waits for the k-th increment of the ring's tail."""
     tail, _ = subject.streams[ring.queue.stream].rings[ring.queue.lane]
     sem, value = narrowed(ring.queue.sync.wait_sem), narrowed(ring.queue.sync.wait_value)

@@ -56,7 +56,7 @@ def search(test: Callable[..., Mask], *columns: np.ndarray) -> np.ndarray:
 
 
 @attrs.frozen(eq=False)
-class DmaRing:
+class RingSubject:
     """A DMA ring and its place among the queues."""
 
     number: int  # in Executable.queues
@@ -94,7 +94,7 @@ class Subject:
     executable: Executable
     engines: tuple[tuple[int, EngineQueue], ...]  # with their places in Executable.queues
     programs: tuple[tuple[int, CcQueue], ...]
-    rings: tuple[DmaRing, ...]
+    rings: tuple[RingSubject, ...]
     everybody: np.ndarray  # (1, ranks) int32
     part: StagePart | None = None  # whose cells alone are looked at; None: everybody's
 
@@ -106,7 +106,7 @@ class Subject:
             executable=executable,
             engines=tuple((k, one) for k, one in queues if isinstance(one, EngineQueue)),
             programs=tuple((k, one) for k, one in queues if isinstance(one, CcQueue)),
-            rings=tuple(DmaRing(k, one) for k, one in queues if isinstance(one, DmaQueue)),
+            rings=tuple(RingSubject(k, one) for k, one in queues if isinstance(one, DmaQueue)),
             everybody=np.arange(executable.ranks, dtype=np.int32)[None, :],
             part=part,
         )
@@ -138,7 +138,7 @@ class Subject:
         """What is known of every stream, by its number."""
         return {facts.stream: facts for facts in self.executable.streams}
 
-    def rings_of(self, stream: int) -> tuple[DmaRing, ...]:
+    def rings_of(self, stream: int) -> tuple[RingSubject, ...]:
         """The rings of a stream."""
         return tuple(ring for ring in self.rings if ring.queue.stream == stream)
 
@@ -218,7 +218,7 @@ def rule_of_programs(
 
 def rule_of_rings(
     identifier: str,
-) -> Callable[[Callable[[Subject, DmaRing], Iterator[Breach | str]]], FormRule]:
+) -> Callable[[Callable[[Subject, RingSubject], Iterator[Breach | str]]], FormRule]:
     """Turn a function that looks at one DMA ring into a rule."""
     return lambda find: FormRule(
         identifier,

@@ -16,8 +16,8 @@ from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue
 from ncc_runtime.verify.proof import Breach, Cell
 from ncc_runtime.verify.wellformed.rule import (
-    DmaRing,
     Mask,
+    RingSubject,
     Subject,
     at,
     rule_of_programs,
@@ -36,7 +36,7 @@ _MOST = {DmaOpcode.COPY: 1, DmaOpcode.REDUCE: MOST_SOURCES, DmaOpcode.FILL: 0}
 
 
 @rule_of_rings("exe-W9")
-def opcodes_fit_sources(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def opcodes_fit_sources(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """A copy has one source, a reduction some, a fill none; all of a row as many, without gaps."""
     queue = ring.queue
     least, most = (
@@ -82,7 +82,7 @@ def _opcode(queue: DmaQueue, row: int) -> str:
 
 
 @rule_of_rings("exe-W10")
-def completions_are_reported(subject: Subject, ring: DmaRing) -> Iterator[Breach | str]:
+def completions_are_reported(subject: Subject, ring: RingSubject) -> Iterator[Breach | str]:
     """One post for each destination, on its rank, and one for the ring's own count of runs.
 
     The posts of a ring are, in order, for the first peer, for the own CC-core, for the second peer
@@ -168,7 +168,7 @@ class AddressColumn:
         return active & (address != IDLE) if self.may_lack else active
 
 
-def _addresses(ring: DmaRing) -> Iterator[AddressColumn]:
+def _addresses(ring: RingSubject) -> Iterator[AddressColumn]:
     (target, _), *second = ring.targets
     yield AddressColumn("writes", target, ring.active)
     for also, peer in second:
@@ -178,7 +178,7 @@ def _addresses(ring: DmaRing) -> Iterator[AddressColumn]:
 
 
 @rule_of_rings("exe-W17")
-def addresses_lie_in_memory(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def addresses_lie_in_memory(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """Of every transfer, all bytes that it reads and writes, and its size."""
     size = ring.queue.size_bytes
     yield from subject.at_cells(
@@ -190,7 +190,7 @@ def addresses_lie_in_memory(subject: Subject, ring: DmaRing) -> Iterator[Breach]
         yield from _in_memory(subject, ring, column)
 
 
-def _in_memory(subject: Subject, ring: DmaRing, column: AddressColumn) -> Iterator[Breach]:
+def _in_memory(subject: Subject, ring: RingSubject, column: AddressColumn) -> Iterator[Breach]:
     memory, size = np.int64(subject.executable.hbm_bytes), ring.queue.size_bytes
 
     def wrong(active: np.ndarray, address: np.ndarray, size: np.ndarray) -> Mask:
@@ -209,7 +209,7 @@ def _in_memory(subject: Subject, ring: DmaRing, column: AddressColumn) -> Iterat
 
 
 @rule_of_rings("exe-W18")
-def elements_are_aligned(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def elements_are_aligned(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """Addresses and sizes are multiples of the element of the placeholder."""
     placeholders = subject.executable.program.placeholders
     widths = np.array([one.dtype.size_bytes for one in placeholders], np.int64)
@@ -238,7 +238,7 @@ def _aligned(
 
 
 @rule_of_rings("exe-W19")
-def sources_are_on_the_chip(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def sources_are_on_the_chip(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """A ring reads its own rank's memory, or that of a rank on the same chip."""
     for source, owner in zip(ring.sources, ring.owners, strict=False):
         yield from _near(subject, ring.number, source, owner)
@@ -261,7 +261,7 @@ def _near(subject: Subject, number: int, source: np.ndarray, owner: np.ndarray) 
 
 
 @rule_of_rings("exe-W22")
-def sources_and_targets_are_disjoint(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def sources_and_targets_are_disjoint(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """What a transfer reads it writes in place or not at all: its descriptors come one by one."""
     owners = ring.owners or [subject.everybody] * len(ring.sources)
     for source, owner in zip(ring.sources, owners, strict=True):
@@ -271,7 +271,7 @@ def sources_and_targets_are_disjoint(subject: Subject, ring: DmaRing) -> Iterato
 
 def _overlaps(
     subject: Subject,
-    ring: DmaRing,
+    ring: RingSubject,
     source: np.ndarray,
     owner: np.ndarray,
     target: np.ndarray,
@@ -342,7 +342,7 @@ def loads_read_memory(subject: Subject, number: int, queue: CcQueue) -> Iterator
 
 
 @rule_of_rings("exe-W24")
-def registers_are_of_counted_collectives(subject: Subject, ring: DmaRing) -> Iterator[Breach]:
+def registers_are_of_counted_collectives(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
     """Runs of a counted collective name a register of rows that a LOAD fills; others name none."""
     placeholders = subject.executable.program.placeholders
     is_counted = np.array([one.op.is_counted for one in placeholders], bool)
