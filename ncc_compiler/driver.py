@@ -1,5 +1,6 @@
 """The compiler from end to end: text in, `.neff` out. Read `compile_text` first."""
 
+import codecs
 import contextlib
 import gc
 from collections.abc import Iterator
@@ -118,10 +119,11 @@ def label(model: str) -> str:
 
 def decode(data: bytes, name: str) -> str:
     """The bytes of a model as text with `\\n` line ends. Raises CompileError if not UTF-8."""
+    mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
-        text = data.decode("utf-8-sig")
+        text = data[mark:].decode()
     except UnicodeDecodeError as error:
-        byte = data[error.start]
-        text = f"{name}: not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
+        at = mark + error.start
+        text = f"{name}: not UTF-8 text: byte 0x{data[at]:02x} at offset {at}"
         raise CompileError([Diagnostic("input-C1", text)]) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -255,10 +255,8 @@ def cells_of(program: Program, given: Given) -> CountCells:
     numbering, stages = _Numbering(), stages_of(program)
     for stage in stages:
         numbering.add(stage, program.ranks, given)
-    words = numbering.tables
-    tables = tuple(
-        _cells_of_table(program, stages, k, words) for k in sorted({k for k, _ in words})
-    )
+    counted = sorted({placeholder for placeholder, _ in numbering.tables})
+    tables = tuple(_cells_of_table(program, stages, number, numbering.tables) for number in counted)
     return _compact(numbering.parts, tables)
 
 
@@ -295,7 +293,7 @@ def columns_of(cells: TableCells) -> Iterator[np.ndarray]:
 
 
 def _compact(parts: Sequence[_NumberedWords], tables: tuple[TableCells, ...]) -> CountCells:
-    """The words that tables name, numbered from 0."""
+    """The words that tables name become cells, numbered from 0; no table names the others."""
     named = [column.ravel() for table in tables for column in columns_of(table)]
     words = np.unique(np.concatenate([np.zeros(0, np.int64), *named]))
     words = words[words != UNKNOWN]

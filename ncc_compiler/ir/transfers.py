@@ -313,9 +313,11 @@ class _ComputationMatching:
             envelope = self._matching.envelopes.get((old.name, position))
             if envelope is not None:
                 if node.op == "send":
-                    self._side(envelope, _PendingSend(node.operands[0], NodeId(position), node))
+                    self._match_or_wait(
+                        envelope, _PendingSend(node.operands[0], NodeId(position), node)
+                    )
                 else:
-                    self._side(envelope, _PendingRecv(NodeId(position), (), node))
+                    self._match_or_wait(envelope, _PendingRecv(NodeId(position), (), node))
             elif node.op == "while":
                 self._loop(NodeId(position), node)
         self._end()
@@ -394,7 +396,7 @@ class _ComputationMatching:
             else:
                 self._pending[envelope].append(_PendingRecv(parameter, path))
 
-    def _side(self, envelope: Envelope, side: _Side) -> None:
+    def _match_or_wait(self, envelope: Envelope, side: _Side) -> None:
         """Match it with the oldest pending side of the other kind, or make it pending."""
         waiting = self._pending[envelope]
         if not waiting or type(waiting[0]) is type(side):
@@ -408,7 +410,7 @@ class _ComputationMatching:
         if recv.op == "recv":
             operands = (recv.operands[0], sent.data)
             self._nodes[awaited.after] = attrs.evolve(recv, operands=operands)
-        else:
+        else:  # a node that carries a recv of another computation: `_done` starts it anew
             self._outer_recvs[awaited] = envelope, sent.data
 
     def _loop(self, position: NodeId, node: Node) -> None:

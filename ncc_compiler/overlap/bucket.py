@@ -140,8 +140,8 @@ class _Bucketing:
 
     def run(self, module: Module) -> list[tuple[int, ...]]:
         """The members of each bucket of two or more."""
-        latest: dict[object, _OpenBucket] = {}
-        region, number = 0, 0
+        latest: dict[object, _OpenBucket] = {}  # by what its members have in common
+        region, number = 0, 0  # regions lie between dividing ops; candidates are numbered
         for position, node in enumerate(self._body.nodes):
             region += node.op in _DIVIDING
             if node.op not in BUCKETED:
@@ -157,10 +157,10 @@ class _Bucketing:
             if bucket is not None:  # nothing joins it any more
                 latency = START + PER_COLLECTIVE_BYTE * bucket.size_bytes
                 self._stream_free[bucket.stream] = self._start(bucket) + latency
-        return [
+        return [  # each bucket once, although all its members are keys
             tuple(bucket.members)
-            for first, bucket in self._bucket_of.items()
-            if first == _first(bucket)
+            for number, bucket in self._bucket_of.items()
+            if number == _first(bucket)
         ]
 
     def _bucket_of_one(self, position: int, number: int) -> _OpenBucket:

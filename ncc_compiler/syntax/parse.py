@@ -227,12 +227,14 @@ class _Parsing:
         return at < 0 or text[at] == "\n"
 
     def _report(self, token: Any, expected: Any) -> None:
+        """Say what the terminals `expected` are in words, and what stands there instead."""
         span = Span(self._source, token.start, token.end)
-        is_unfinished = _STATEMENT_STARTS.isdisjoint(expected)
-        unusual = {"_LPAR", "CALLEE"} if "_RPAR" in expected else set()  # an operation in place
+        is_unfinished = _STATEMENT_STARTS.isdisjoint(expected)  # in the middle of a statement
+        # among operands an operation may stand in place of a name: not named, since few mean that
+        unusual = {"_LPAR", "CALLEE"} if "_RPAR" in expected else set()
         spelled = [text for key, text in _SPELLINGS.items() if key in set(expected) - unusual]
         listed = " or ".join(filter(None, [", ".join(spelled[:-1]), *spelled[-1:]]))
-        if token.type == "BAD":
+        if token.type == "BAD":  # the lexer says what is wrong
             message = token.text
         elif token.type == "$END":
             span = self._behind_line_before(token)

@@ -268,10 +268,14 @@ def patched_queues(
 def _jumps(
     program: Program, table: InstrTable, shifts: Mapping[int, BlockShifts]
 ) -> dict[int, Jump]:
-    """The jumps of a queue by row: out of a loop, past a branch, back to a loop's start."""
+    """The jumps of a queue by row: back to a loop's start, out of a loop, past a branch.
+
+    A jump back adds to waited values what a round of the loop increments; one out or past takes
+    away what the rows that it skips would have incremented.
+    """
     jumps = {}
-    opened: dict[int, int] = {}
-    decided: dict[int, int] = {}
+    opened: dict[int, int] = {}  # by block, the row of its `loop` or `case`
+    decided: dict[int, int] = {}  # by block, the row of its `test` or `case`
     for row, marker in markers(program, table).items():
         block = marker.block
         if marker.opcode in (LOOP, CASE):
@@ -280,7 +284,7 @@ def _jumps(
             decided[block] = row
         if marker.opcode != END:
             continue
-        is_loop = opened[block] != decided[block]
+        is_loop = program.blocks[block].kind is BlockKind.LOOP
         if is_loop:
             back = shifts[block].repeated[None, :]
             jumps[row] = Jump(opened[block] + 1, block, Decision.ALWAYS, back)

@@ -1,9 +1,12 @@
 """Lowering: a program on its placement becomes an executable. Read `lower` first.
 
-    choose   an algorithm for every placeholder, by the price of its plans   (choices.py)
-    plan     its plans, one for all replica groups with one arrangement      (collectives/)
+    plan     candidates for every placeholder, each a plan or several        (collectives/)
+    choose   one of them, by their prices                                    (choices.py)
     lower    plans to descriptors, CC-core programs and semaphores           (lower_plans, below)
     split    queues of several pipeline stages, one for each stage           (stage_queues.py)
+
+One placeholder is lowered by `StreamProgram.append` (stream.py), each plan of it by
+`PlanLowering.append` (lower_plan.py).
 
 Tests and benchmarks that have plans of their own call `lower_plans`.
 """
@@ -51,9 +54,9 @@ if TYPE_CHECKING:  # slow to import, and only users' plans need it
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Without the search for cyclic garbage: plans and rows hold no cycles and live to the end.
+    """Without the search for cyclic garbage: plans and rows are many and hold no cycles.
 
-    As a decorator, of a function whose plans are gone when the search goes on.
+    Best around a whole function: when the search goes on, what only the function used is gone.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -69,12 +72,14 @@ def lower(
     program: Program,
     placement: Placement,
     forced: Mapping[str, str],
-    plans: Sequence["PlanFile"] = (),
+    plan_files: Sequence["PlanFile"] = (),
     *,
     times_only: bool = False,
     ignore_memory: bool = False,
 ) -> Executable:
-    """Lower every placeholder. `forced` names algorithms by operator, `plans` are users' own.
+    """Lower every placeholder. `forced` names algorithms by operator.
+
+    Users' `plan_files` say which placeholders they run.
 
     With `times_only` the executable has columns of one instance's ranks where these stand for all;
     it can be timed, not proved or computed. With `ignore_memory`, what takes more memory than a
@@ -85,13 +90,13 @@ def lower(
     check_forced(forced)
     check_capacity(program, placement.topology, ignore_memory=ignore_memory)
     chooser = ProgramChooser(
-        program, placement, forced, plans, times_only=times_only, ignore_memory=ignore_memory
+        program, placement, forced, plan_files, times_only=times_only, ignore_memory=ignore_memory
     )
     while True:
         try:
-            chosen = [choice.replica_groups for choice in chooser.choose()]
+            plans = [chosen.replica_groups for chosen in chooser.choose()]
             return lower_plans(
-                program, placement, chosen, chooser.symmetry, ignore_memory=ignore_memory
+                program, placement, plans, chooser.symmetry, ignore_memory=ignore_memory
             )
         except AsymmetryError:  # one instance does not stand for all: every rank gets columns
             chooser.drop_symmetry()
@@ -121,20 +126,12 @@ def lower_plans(
         program.ranks,
     )
 
-    # A stream completes one placeholder before the next begins. So it needs one channel buffer, as
-    # large as its largest plan asks for; these follow the program's own memory.
-    scratch_bytes: dict[int, int] = {}
-    lanes: dict[int, set[int]] = {}
+    lanes: dict[int, set[int]] = {}  # by stream
     for placeholder, replica_groups in zip(program.placeholders, plans, strict=True):
-        stream = placeholder.stream
-        largest = max((groups.plan.scratch_bytes for groups in replica_groups), default=0)
-        scratch_bytes[stream] = max(scratch_bytes.get(stream, 0), largest)
-        lanes.setdefault(stream, set()).update(*(groups.plan.lanes for groups in replica_groups))
-    scratch: dict[int, int] = {}  # addresses by stream
-    hbm_bytes, address = program.hbm_bytes, _aligned(program.hbm_bytes)
-    for stream, size in sorted(scratch_bytes.items()):
-        scratch[stream], hbm_bytes = address, max(hbm_bytes, address + size)
-        address += _aligned(size)
+        used = (groups.plan.lanes for groups in replica_groups)
+        lanes.setdefault(placeholder.stream, set()).update(*used)
+    buffers = _channel_buffers(program, plans)
+    hbm_bytes = max([program.hbm_bytes, *(buffer.stop for buffer in buffers.values())])
     if not ignore_memory:
         check_channels(topology, program.hbm_bytes, hbm_bytes)
 
@@ -148,17 +145,18 @@ def lower_plans(
     }
     done_sems = stream_semaphores(program)
     for step in stream_items(program):
-        stream, item = step.stream, step.item
-        if isinstance(item, Marker):
-            streams[stream].follow(item, done_sems[stream], step.ranks)
+        stream = step.stream
+        if isinstance(step.item, Marker):
+            streams[stream].follow(step.item, done_sems[stream], step.ranks)
             continue
-        addresses = addresses_of(program, item, scratch[stream])
+        number = step.item
+        addresses = addresses_of(program, number, buffers[stream].start)
         try:
-            streams[stream].append(item, plans[item], addresses, done_sems[stream])
+            streams[stream].append(number, plans[number], addresses, done_sems[stream])
         except SemaphoresError as reason:
-            placeholder = program.placeholders[item]
+            placeholder = program.placeholders[number]
             op = placeholder.op.value
-            names = ", ".join(dict.fromkeys(groups.plan.algorithm for groups in plans[item]))
+            names = ", ".join(dict.fromkeys(groups.plan.algorithm for groups in plans[number]))
             raise LoweringError(
                 f"{placeholder.name}: {op} by {names}: {reason}: {REMEDY}, or another "
                 f"--algorithm {op}="
@@ -190,7 +188,7 @@ def lower_plans(
             for replica_groups in plans
         ),
         streams=tuple(
-            stream.facts(scratch[number], scratch_bytes[number])
+            stream.facts(buffers[number].start, len(buffers[number]))
             for number, stream in streams.items()
         ),
         semaphore_count=ids.count,
@@ -198,6 +196,26 @@ def lower_plans(
         representatives=representatives,
         ignores_memory=ignore_memory and hbm_bytes > rank_capacity(topology),
     )
+
+
+def _channel_buffers(
+    program: Program, plans: Sequence[Sequence[ReplicaGroups]]
+) -> dict[int, range]:
+    """The addresses of the channel buffer of each stream, behind the program's own memory.
+
+    A stream completes one placeholder before the next begins, so one buffer is enough, as large as
+    its largest plan asks for.
+    """
+    sizes: dict[int, int] = {}
+    for placeholder, replica_groups in zip(program.placeholders, plans, strict=True):
+        largest = max((groups.plan.scratch_bytes for groups in replica_groups), default=0)
+        sizes[placeholder.stream] = max(sizes.get(placeholder.stream, 0), largest)
+    buffers: dict[int, range] = {}
+    address = _aligned(program.hbm_bytes)
+    for stream, size in sorted(sizes.items()):
+        buffers[stream] = range(address, address + size)
+        address += _aligned(size)
+    return buffers
 
 
 def _aligned(size: int) -> int:

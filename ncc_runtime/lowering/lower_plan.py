@@ -607,14 +607,16 @@ class FreedSlots:
             self._totals.setdefault((channel, template.strand), []).append(self._total[channel])
 
     def count(self, link: PeerLink, strand: int | None, credit: int) -> int:
-        """How many slots are free on a link once `credit` of a strand are.
+        """The value of `free` at which a strand has had `credit` of its slots back on a link.
 
-        If the plan so far hands back fewer of the strand, a number that is not reached before.
+        `free` counts slots of all strands. If the transfers so far hand back fewer of this one, the
+        value is beyond what they make: the wait is for later ones.
         """
         channel = self._watched[link.number]
-        totals = self._totals.get((channel, strand), [])
-        missing = credit - len(totals)
-        return totals[credit - 1] if missing <= 0 else self._total[channel] + missing
+        of_strand = self._totals.get((channel, strand), [])
+        if credit <= len(of_strand):
+            return of_strand[credit - 1]
+        return self._total[channel] + credit - len(of_strand)
 
 
 @attrs.frozen(eq=False)

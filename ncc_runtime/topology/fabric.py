@@ -98,7 +98,10 @@ class InstanceWiring:
 
 
 def levels_of(spec: Spec) -> tuple[Level, ...]:
-    """The levels of a topology, innermost first."""
+    """The levels of a topology, innermost first.
+
+    Its rows of [[level]], or the one level of chips that `fabric.shape` stands for.
+    """
     if spec.levels:
         return tuple(_of_row(spec, row) for row in spec.levels)
     if spec.shape is FabricShape.NONE:

@@ -117,13 +117,17 @@ class ControlPaths:
         yield from open_groups.values()
 
     def barred(self, start: PathStart, others: Mapping[int, frozenset[int]]) -> frozenset[int]:
-        """Branches that are not taken on the occasion of a phase; `others` exclude each branch."""
-        spans = self.structure.block_rows
+        """Branches that a path from here does not enter: another of their conditional is taken.
+
+        `others` names, by branch, the other branches of its conditional. One is known to be taken
+        if the path starts in it, or right behind its `end`.
+        """
         found: set[int] = set()
-        for block, those in others.items():
-            span = spans[block]
-            if span.decides < start.phase <= span.ends or start.row == span.ends:
-                found |= those
+        for block, excluded in others.items():
+            rows = self.structure.block_rows[block]
+            starts_inside = rows.decides < start.phase <= rows.ends
+            if starts_inside or start.row == rows.ends:
+                found |= excluded
         return frozenset(found)
 
     def line(self, start: PathStart, barred: frozenset[int]) -> "Line":

@@ -759,7 +759,9 @@ class _Checking:
     # ---- divergence: ranks may decide differently on a block
 
     def diverging(self) -> Iterator[Breach]:
-        """Increments in blocks that ranks wait for which may decide otherwise; one of each queue.
+        """Increments in a block that are awaited by a rank that may decide otherwise on it.
+
+        The first of each queue and block.
 
         The predicate of a block is the same on the ranks of a group of a collective in it, and need
         not be on others. A rank that waits for what grows in a block counts by its own decisions,
@@ -784,27 +786,28 @@ class _Checking:
                 for number in range(len(queues))
                 if flow.follows(number, block)
             }
-            tied = self._tied(spans)
+            tied = self._tied(spans)  # equal for ranks that decide alike
             for number, rows in spans.items():
-                one = self._edges.increments[number]
-                for cells in one.cells(np.unique(one.kind[rows])):
-                    apart = awaited[cells.counter]
-                    apart &= tied[cells.source] != tied[cells.counter % self._ranks]
+                increments = self._edges.increments[number]
+                for cells in increments.cells(np.unique(increments.kind[rows])):
+                    waiting = cells.counter % self._ranks  # the rank of the semaphore
+                    apart = awaited[cells.counter] & (tied[cells.source] != tied[waiting])
                     if apart.any():
-                        at = int(apart.argmax())
-                        row = rows.start + int((one.kind[rows] == cells.kind[at]).argmax())
-                        sem, rank = divmod(int(cells.counter[at]), self._ranks)
-                        source = int(cells.source[at])
-                        text = (
-                            f"{self._place(number, row, source)}: increments "
-                            f"{self._name(rank, sem)} of rank {rank}, which may go another way at "
-                            f"k{block}; no collective of k{block} ties the two"
-                        )
-                        cell = number, row, source
-                        yield breach_at(
-                            self._executable, "counters.divergence", text, cell, semaphore=sem
-                        )
+                        yield self._divergence(block, number, rows, cells, int(apart.argmax()))
                         break
+
+    def _divergence(self, block: int, number: int, rows: slice, cells: Cells, at: int) -> Breach:
+        """One of these increments, in the first of the rows that make it."""
+        kinds = self._edges.increments[number].kind[rows]
+        row = rows.start + int((kinds == cells.kind[at]).argmax())
+        sem, rank = divmod(int(cells.counter[at]), self._ranks)
+        source = int(cells.source[at])
+        text = (
+            f"{self._place(number, row, source)}: increments {self._name(rank, sem)} of rank "
+            f"{rank}, which may go another way at k{block}; no collective of k{block} ties the two"
+        )
+        cell = number, row, source
+        return breach_at(self._executable, "counters.divergence", text, cell, semaphore=sem)
 
     def _tied(self, spans: Mapping[int, slice]) -> np.ndarray:
         """(ranks,) the first of the ranks that are tied to each."""

@@ -368,11 +368,12 @@ def _of_stream(executable: Executable, facts: StreamFacts, edges: Edges) -> Iter
     for position, queue in enumerate(executable.queues):
         if isinstance(queue, EngineQueue) or queue.stream != facts.stream:
             continue
+        # rows at which another placeholder begins; row 0 is one: no placeholder is IDLE - 1
         begins = np.flatnonzero(np.diff(queue.placeholder, prepend=IDLE - 1)).tolist()
         for first, last in itertools.pairwise([*begins, len(queue.placeholder)]):
             number, rows = int(queue.placeholder[first]), slice(first, last)
             if number == IDLE:
-                continue
+                continue  # control rows
             if isinstance(queue, CcQueue):
                 cores.setdefault(number, []).append(QueueSpan(position, queue, rows))
             else:
@@ -382,7 +383,8 @@ def _of_stream(executable: Executable, facts: StreamFacts, edges: Edges) -> Iter
         placeholder = executable.program.placeholders[number]
         members = Members.of(placeholder, executable.ranks)
         bindings = bindings_of(executable, number, facts, members)
-        cut, of_lanes = _Cut(members, shifts_of(bindings, members)), rings.get(number, {})
+        cut = _Cut(members, shifts_of(bindings, members))
+        of_lanes = rings.get(number, {})  # none where no member moves anything
         yield Segment(
             numbers=(number,),
             placeholder=members.placeholder(placeholder),

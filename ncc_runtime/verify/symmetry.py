@@ -463,21 +463,25 @@ class _Comparison:
         return np.asarray(np.maximum.reduceat(np.concatenate(cells)[order], begins, axis=0))
 
     def _starts(self, ranks: np.ndarray) -> np.ndarray | None:
-        """Where slots begin, (slots, ranks); None if rows differ on one."""
-        cells = [
-            one.of(one.addresses, ranks)[rows]
-            for one, rows in zip(self.columns, self.rows, strict=True)
+        """Where slots begin in these memories, (slots, ranks).
+
+        None if rows of one slot begin at different addresses of a memory.
+        """
+        addresses = [
+            column.of(column.addresses, ranks)[rows]
+            for column, rows in zip(self.columns, self.rows, strict=True)
         ]
-        edges = np.cumsum([0, *map(len, cells)])
-        owner = np.searchsorted(edges, self.firsts, side="right") - 1
-        found = np.empty((len(self.firsts), len(ranks)), np.int64)
-        for column, cell in enumerate(cells):
-            its = np.flatnonzero(owner == column)
-            found[its] = cell[self.firsts[its] - edges[column]]
-        for cell, number in zip(cells, self.numbers, strict=True):
-            if not np.array_equal(cell, found[number]):
+        # the same as np.concatenate(addresses)[self.firsts], without a copy of everything
+        edges = np.cumsum([0, *map(len, addresses)])
+        column_of = np.searchsorted(edges, self.firsts, side="right") - 1
+        starts = np.empty((len(self.firsts), len(ranks)), np.int64)
+        for number, own in enumerate(addresses):
+            slots = np.flatnonzero(column_of == number)
+            starts[slots] = own[self.firsts[slots] - edges[number]]
+        for own, slot_of in zip(addresses, self.numbers, strict=True):
+            if not np.array_equal(own, starts[slot_of]):
                 return None
-        return found
+        return starts
 
 
 def are_disjoint(start: np.ndarray, size: np.ndarray) -> bool:

@@ -21,18 +21,22 @@ class Interval:
 
 
 def forbidden_overlaps(intervals: Iterable[Interval]) -> Iterator[tuple[Interval, Interval]]:
-    """Pairs that overlap and may not, by address; at least one for each interval with any."""
-    reach: Interval | None = None  # of those so far, the one that ends last
-    alone_reach: Interval | None = None
+    """Pairs that overlap and may not, by address: one for each interval that begins in another.
+
+    The other is the one that reaches farthest, so an interval may be in no pair although a later
+    one begins in it. Where nothing may not overlap, there is no pair.
+    """
+    farthest: Interval | None = None  # of those so far, the one that ends last
+    farthest_alone: Interval | None = None  # of those that are alone
     used = (interval for interval in intervals if interval.start < interval.end)
     for interval in sorted(used, key=lambda interval: (interval.start, interval.name)):
-        other = reach if interval.alone else alone_reach
+        other = farthest if interval.alone else farthest_alone
         if other and interval.start < other.end:
             yield other, interval
-        if reach is None or interval.end > reach.end:
-            reach = interval
-        if interval.alone and (alone_reach is None or interval.end > alone_reach.end):
-            alone_reach = interval
+        if farthest is None or interval.end > farthest.end:
+            farthest = interval
+        if interval.alone and (farthest_alone is None or interval.end > farthest_alone.end):
+            farthest_alone = interval
 
 
 @rule("neff-M1")

@@ -119,6 +119,7 @@ def _number(value: float) -> str:
 
 
 SLOT = Box(0, 0, 30, 16)
+GAP = 2  # between slots
 GAP_X, GAP_Y, PAD, TITLE, BAR = 46.0, 34.0, 32.0, 24.0, 26.0
 STUB = 14.0
 WIDER = 1.6
@@ -186,7 +187,7 @@ class _Drawing:
         cores = self.topology.ranks_per_chip
         columns = min(cores, 4)
         rows = -(-cores // columns) if self.has_ranks else 0
-        return max(44.0, columns * (SLOT.width + 2) + 6), 20 + rows * (SLOT.height + 2)
+        return max(44.0, columns * (SLOT.width + GAP) + 6), 20 + rows * (SLOT.height + GAP)
 
     def instance(self, node: int, at: Point) -> tuple[float, float]:
         """Draw an instance; its width and height."""
@@ -432,15 +433,17 @@ class _Drawing:
         return "; ".join(words + more)
 
     def _chip(self, chip: int, box: Box) -> None:
+        """A box with the chip's name and, if ranks are placed, rows of up to 4 slots for cores."""
         self.canvas.box("chip", box, about=f"chip {chip}")
         self.canvas.text("middle", (box.centre[0], box.y + 14), f"c{chip}")
         if not self.has_ranks:
             return
         columns = min(self.topology.ranks_per_chip, 4)
-        left = box.x + (box.width - columns * (SLOT.width + 2) + 2) / 2
+        left = box.x + (box.width - columns * (SLOT.width + GAP) + GAP) / 2  # slots in the middle
         for core in range(self.topology.ranks_per_chip):
             row, column = divmod(core, columns)
-            x, y = left + column * (SLOT.width + 2), box.y + 19 + row * (SLOT.height + 2)
+            x = left + column * (SLOT.width + GAP)
+            y = box.y + 19 + row * (SLOT.height + GAP)  # below the name
             rank = self.ranks.get((chip, core))
             slot = Box(x, y, SLOT.width, SLOT.height)
             self.canvas.box("core" if rank is None else "rank", slot, about=f"core {core}")

@@ -5,6 +5,7 @@ tomllib takes memory by the square of a dotted key's length and recurses into br
 something is wrong, tree-sitter's grammar finds the place of a key.
 """
 
+import codecs
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -56,13 +57,15 @@ class TomlFile:
     def read(cls, origin: str, file: Traversable) -> "TomlFile":
         """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
-            data = read_file(file, MOST_TOML_BYTES)
-            return cls(origin, data.decode("utf-8-sig") or "\n")
+            whole = read_file(file, MOST_TOML_BYTES)
+            data = whole.removeprefix(codecs.BOM_UTF8)  # errors of utf-8-sig count from behind it
+            return cls(origin, data.decode() or "\n")  # "" would stand for a shipped file
         except OSError as error:
             raise TopologyError(f"{origin}: {reason_of(error)}") from error
         except UnicodeDecodeError as error:
             before = data[: error.start].decode()
-            reason = f"not UTF-8 text at byte {error.start}; save it as UTF-8"
+            at = len(whole) - len(data) + error.start
+            reason = f"not UTF-8 text at byte {at}; save it as UTF-8"
             raise TopologyError(f"{origin}{_after(before)}: {reason}") from error
 
     def tables(self) -> dict[str, Any]:

@@ -100,11 +100,13 @@ class MemoryCells:
         )
 
     def number(self, extent: np.ndarray, offset: np.ndarray) -> np.ndarray:
-        """The cells in which offsets into extents lie."""
+        """The cell in which each offset into an extent lies."""
         shift = self.shift[extent]
+        if (shift == WHOLE).all():
+            return self.first[extent]
         if (shift != UNEVEN).all():
-            is_one = (shift == WHOLE).all()
-            return self.first[extent] if is_one else (offset >> shift) + self.first[extent]
+            return self.first[extent] + (offset >> shift)
+        # cells of several sizes: a search among all of them, by extent and then by offset
         base = self.extents.base
         keys = base[self.extent] + self.offset
         return np.searchsorted(keys, base[extent] + offset, side="right") - 1

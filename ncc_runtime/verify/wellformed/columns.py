@@ -125,7 +125,9 @@ def _of_other_programs(number: int, queue: Queue, stage: Stage) -> Iterator[Brea
     if not isinstance(queue, EngineQueue):
         idle.append((queue.sync.wait_sem, IDLE))
     if isinstance(queue, DmaQueue):
-        idle += [(column, IDLE) for column in (queue.peer, queue.target, *_optional(queue))]
+        idle += [
+            (column, IDLE) for column in (queue.peer, queue.target, *_sources_and_seconds(queue))
+        ]
         idle.append((queue.size_bytes, 0))
     others = ~np.isin(np.arange(stage.program.ranks), stage.ranks)
     for column, nothing in idle:
@@ -152,7 +154,7 @@ def _misshapen(queue: Queue, ranks: int) -> Iterator[str]:
         of_rows = [queue.opcode, queue.placeholder, queue.round, queue.ring, queue.ring_row]
     else:
         of_rows = [queue.opcode, queue.placeholder, queue.round, queue.divisor]
-        of_cells += [queue.peer, queue.target, queue.size_bytes, *_optional(queue)]
+        of_cells += [queue.peer, queue.target, queue.size_bytes, *_sources_and_seconds(queue)]
         of_cells += [] if queue.registers is None else queue.registers.columns
     for columns, shape in ((of_rows, (rows,)), (of_cells, (rows, ranks))):
         for column in columns:
@@ -166,8 +168,8 @@ def _misshapen(queue: Queue, ranks: int) -> Iterator[str]:
             yield f"queue {queue.name}: second peers and second targets, one without the other"
 
 
-def _optional(queue: DmaQueue) -> Iterator[np.ndarray]:
-    """The columns of sources one by one, and those that a ring may lack."""
+def _sources_and_seconds(queue: DmaQueue) -> Iterator[np.ndarray]:
+    """Each source and owner of one, second peers and targets: what there is, each (n, ranks)."""
     for column in (queue.sources, queue.source_rank):
         if column is not None:
             yield from np.moveaxis(column, -1, 0)
@@ -315,7 +317,7 @@ def _posts(subject: Subject, number: int, post: Post) -> Iterator[Breach]:
 
     def wrong(sem: np.ndarray, to: np.ndarray) -> Mask:
         if sem.min() >= 0 and sem.max() < count and to.min() >= 0 and to.max() < ranks:
-            return False
+            return False  # mostly, and without temporary arrays
         beyond = (sem < IDLE) | (sem >= count) | (to < IDLE) | (to >= ranks)
         return beyond | ((sem == IDLE) != (to == IDLE))
 

@@ -183,18 +183,18 @@ def rows_post_as_their_opcode_says(
 
 @rule("exe-W14")
 def runs_are_pushed_once_in_order(subject: Subject) -> Iterator[Breach | str]:
-    """The k-th push of a lane is of its k-th run, by the placeholder that owns it."""
-    for _, program in subject.programs:
-        for ring in subject.rings_of(program.stream):
-            is_push = (program.opcode == CcOpcode.ADVANCE) & (program.ring == ring.queue.lane)
+    """The k-th ADVANCE of a lane pushes its ring's row k, by the placeholder that owns it."""
+    for _, core in subject.programs:
+        for ring in subject.rings_of(core.stream):
+            is_push = (core.opcode == CcOpcode.ADVANCE) & (core.ring == ring.queue.lane)
             pushes = np.flatnonzero(is_push)
-            order, runs = program.ring_row[pushes], len(ring.queue.opcode)
-            if len(order) == runs and (order == np.arange(runs)).all():
-                yield from _pushed(subject, program, ring, pushes)
+            pushed, rows = core.ring_row[pushes], len(ring.queue.opcode)
+            if np.array_equal(pushed, np.arange(rows)):
+                yield from _pushed(subject, core, ring, pushes)
                 continue
-            k = next((k for k, row in enumerate(order.tolist()) if row != k), len(order))
-            does = f"push {k} is of row {order[k]}" if k < len(order) else f"{k} pushes"
-            yield f"queue {program.name}: dma{ring.queue.lane} has {runs} rows: {does}"
+            k = next((k for k, row in enumerate(pushed.tolist()) if row != k), len(pushed))
+            does = f"push {k} is of row {pushed[k]}" if k < len(pushed) else f"{k} pushes"
+            yield f"queue {core.name}: dma{ring.queue.lane} has {rows} rows: {does}"
 
 
 def _pushed(

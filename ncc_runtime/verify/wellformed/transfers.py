@@ -343,24 +343,25 @@ def loads_read_memory(subject: Subject, number: int, queue: CcQueue) -> Iterator
 
 @rule_of_rings("exe-W24")
 def registers_are_of_counted_collectives(subject: Subject, ring: RingSubject) -> Iterator[Breach]:
-    """Runs of a counted collective name a register of rows that a LOAD fills; others name none."""
+    """Only runs of counted collectives name registers, always the one that says how many rows.
+
+    A LOAD of their stream fills what they name.
+    """
     placeholders = subject.executable.program.placeholders
     is_counted = np.array([one.op.is_counted for one in placeholders], bool)
     counted = is_counted[ring.queue.placeholder][:, None] & ring.active
-    registers = ring.queue.registers
+    registers, lacking = ring.queue.registers, "names no register that says how many rows it moves"
     if registers is None:
-        yield from subject.at_cells(
-            ring.number, counted, lambda *_: "names no register that says how many rows it moves"
-        )
+        yield from subject.at_cells(ring.number, counted, lambda *_: lacking)
         return
-    rows = registers.rows
+    how_many = registers.rows  # numbers of registers
     yield from subject.at_cells(
         ring.number,
-        counted != (rows != IDLE),
+        counted != (how_many != IDLE),
         lambda row, rank: (
-            f"moves as many rows as register {at(rows, row, rank)} says"
-            if at(rows, row, rank) != IDLE
-            else "names no register that says how many rows it moves"
+            f"moves as many rows as register {at(how_many, row, rank)} says"
+            if at(how_many, row, rank) != IDLE
+            else lacking
         ),
     )
     own = [queue for _, queue in subject.programs if queue.stream == ring.queue.stream]
