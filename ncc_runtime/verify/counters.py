@@ -796,7 +796,9 @@ class _Checking:
                         yield self._divergence(block, number, rows, cells, int(apart.argmax()))
                         break
 
-    def _divergence(self, block: int, number: int, rows: slice, cells: Cells, at: int) -> Breach:
+    def _divergence(
+        self, block: int, number: int, rows: slice, cells: IncrementCells, at: int
+    ) -> Breach:
         """One of these increments, in the first of the rows that make it."""
         kinds = self._edges.increments[number].kind[rows]
         row = rows.start + int((kinds == cells.kind[at]).argmax())
