@@ -83,6 +83,8 @@ def rank_queues(program: Program, structure: Structure, first: int = 0) -> RankQ
         for pc in np.flatnonzero(table.wait_sem != NONE).tolist():
             owner, rows = increments[int(table.wait_sem[pc])]
             value = int(table.wait_value[pc])
-            awaited = (first + owner, rows[value - 1]) if value <= len(rows) else (first, NEVER)
-            targets[queue][pc] = (Target(*awaited, is_own=True),)
+            if value > 0:
+                reached = value <= len(rows)
+                awaited = (first + owner, rows[value - 1]) if reached else (first, NEVER)
+                targets[queue][pc] = (Target(*awaited, is_own=True),)
     return RankQueues(targets, triggered, completed)

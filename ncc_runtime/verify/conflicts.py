@@ -150,7 +150,7 @@ def _newest(accesses: Accesses, first: np.ndarray, second: np.ndarray) -> Obliga
     knower = (accesses.rank[second] * queues + accesses.queue[second]) * rows
     known = accesses.rank[first] * queues + accesses.queue[first]
     key = (knower + accesses.row[second]) * (ranks * queues) + known
-    order = np.argsort(key * rows + accesses.row[first])
+    order = np.lexsort((accesses.row[first], key))
     last = order[np.diff(key[order], append=-1) != 0]
     a, b = first[last], second[last]
     return Obligations.of(

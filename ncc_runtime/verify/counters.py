@@ -301,14 +301,20 @@ class Edges:
         limit = reached[int(self.queue[counter])][self.source[counter]]
         return int(np.count_nonzero(rows < limit))
 
-    def increment(self, sem: int, rank: int, number: int) -> NamedIncrement | None:
-        """Increment `number` of a counter, from 1; None if there are fewer."""
+    def next_increment(
+        self, sem: int, rank: int, reached: Mapping[int, np.ndarray]
+    ) -> NamedIncrement | None:
+        """The first increment of a counter by a row that is not reached; None if all are made."""
         counter = sem * self._ranks + rank
-        if not 1 <= number <= self.count[counter]:
-            return None
         if counter in self.several:
-            return self.several[counter][number - 1]
-        row = int(self.row[self.start[counter] + number - 1])
+            left = (
+                one for one in self.several[counter] if one.row >= reached[one.queue][one.source]
+            )
+            return next(left, None)
+        made = self.made_by(sem, rank, reached)
+        if made >= self.count[counter]:
+            return None
+        row = int(self.row[self.start[counter] + made])
         return NamedIncrement(int(self.queue[counter]), row, int(self.source[counter]))
 
     def number_of(self, sem: int, rank: int, made: NamedIncrement) -> int:
@@ -402,8 +408,9 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[NamedIncrement, NamedIncrement
         else:
             unordered[counter] = None
     runs: dict[object, ChainRun] = {}  # of ranks that are alike
+    posts = _own_posts(edges) if by_rank else ()
     for rank, sems in by_rank.items():
-        steps = _steps_of_rank(edges, rank)
+        steps = _steps_of_rank(edges, rank, posts)
         if steps not in runs:
             runs[steps] = ChainRun(len(steps), executable.semaphore_count)
             spans = [ItemSpan(0, one[-1].item + 1 if one else 0, one) for one in steps]
@@ -411,8 +418,10 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[NamedIncrement, NamedIncrement
         for sem in sems:
             stamps, counter = runs[steps].made[sem], sem * executable.ranks + rank
             in_turn = [NamedIncrement(one.chain, one.known[one.chain] - 1, rank) for one in stamps]
-            if len(in_turn) == len(edges.several[counter]):
-                edges.several[counter] = in_turn
+            if len(in_turn) < len(edges.several[counter]):
+                unordered[counter] = None  # the run stops before all are made
+                continue
+            edges.several[counter] = in_turn
             for stamp, (one, other) in zip(stamps[1:], itertools.pairwise(in_turn), strict=True):
                 if one.queue != other.queue and stamp.known[one.queue] <= one.row:
                     unordered[counter] = one, other
@@ -420,44 +429,68 @@ def _put_in_turn(edges: Edges) -> dict[int, tuple[NamedIncrement, NamedIncrement
     return unordered
 
 
-def _steps_of_rank(edges: Edges, rank: int) -> tuple[tuple[SyncStep, ...], ...]:
+@attrs.frozen(eq=False)
+class _OwnPosts:
+    """Increments that one queue makes on the rank that runs it, in the order of the ranks."""
+
+    kind: np.ndarray
+    source: np.ndarray
+    sem: np.ndarray
+
+
+def _own_posts(edges: Edges) -> Sequence[_OwnPosts]:
+    """Of every queue; none of DMA rings."""
+    ranks, found = edges.executable.ranks, []
+    for queue, increments in zip(edges.executable.queues, edges.increments, strict=True):
+        parts = [np.zeros((3, 0), np.int64)]
+        for cells in increments.cells(np.arange(len(increments.first))):
+            own = cells.counter % ranks == cells.source
+            sem = cells.counter[own] // ranks
+            parts.append(np.stack((cells.kind[own], cells.source[own], sem)))
+        columns = np.concatenate(parts if not isinstance(queue, DmaQueue) else parts[:1], axis=1)
+        found.append(_OwnPosts(*columns[:, np.argsort(columns[1], kind="stable")]))
+    return found
+
+
+def _steps_of_rank(
+    edges: Edges, rank: int, posts: Sequence[_OwnPosts]
+) -> tuple[tuple[SyncStep, ...], ...]:
     """What each queue of a rank waits for and increments of its own; nothing of DMA rings."""
     executable, ranks = edges.executable, edges.executable.ranks
     is_ring = np.array([isinstance(queue, DmaQueue) for queue in executable.queues])
-    queue, source = (column[rank::ranks] for column in (edges.queue, edges.source))
-    is_local = (queue != NOBODY) & ~is_ring[queue] & (source == rank)
-    for counter, made in edges.several.items():
-        if counter % ranks == rank:
-            is_local[counter // ranks] = all(
-                one.source == rank and not is_ring[one.queue] for one in made
-            )
+    owner, source = (column[rank::ranks] for column in (edges.queue, edges.source))
+    is_local = (owner != NOBODY) & ~is_ring[owner] & (source == rank)
+    for counter in edges.shared[edges.shared % ranks == rank].tolist():
+        is_local[counter // ranks] = all(
+            one.source == rank and not is_ring[one.queue] for one in edges.several[counter]
+        )
     found: list[tuple[SyncStep, ...]] = []
-    for queue_, one in zip(executable.queues, edges.increments, strict=True):
-        if isinstance(queue_, DmaQueue) or not is_run_by(queue_, rank):
+    for number, queue in enumerate(executable.queues):
+        if isinstance(queue, DmaQueue) or not is_run_by(queue, rank):
             found.append(())
             continue
-        sem, value = (
+        wait_sem, value = (
             column[:, min(rank, column.shape[1] - 1)]
-            for column in (queue_.sync.wait_sem, queue_.sync.wait_value)
+            for column in (queue.sync.wait_sem, queue.sync.wait_value)
         )
-        waits = (sem != IDLE) & is_local[sem]
-        posts: dict[int, tuple[int, ...]] = {}
-        for cells in one.cells(np.arange(len(one.first))):
-            own = (cells.source == rank) & (cells.counter % ranks == rank)
-            for kind, at in zip(
-                *(c[own].tolist() for c in (cells.kind, cells.counter)), strict=True
-            ):
-                if is_local[at // ranks]:
-                    posts[kind] = (*posts.get(kind, ()), at // ranks)
+        waits = (wait_sem != IDLE) & is_local[wait_sem]
+        own = posts[number]
+        begin, end = np.searchsorted(own.source, (rank, rank + 1)).tolist()
+        by_kind: dict[int, tuple[int, ...]] = {}
+        pairs = zip(own.kind[begin:end].tolist(), own.sem[begin:end].tolist(), strict=True)
+        for kind, sem in pairs:
+            if is_local[sem]:
+                by_kind[kind] = (*by_kind.get(kind, ()), sem)
+        kinds = edges.increments[number].kind
         found.append(
             tuple(
                 SyncStep(
                     row,
-                    int(sem[row]) if waits[row] else IDLE,
+                    int(wait_sem[row]) if waits[row] else IDLE,
                     int(value[row]),
-                    posts.get(int(one.kind[row]), ()),
+                    by_kind.get(int(kinds[row]), ()),
                 )
-                for row in np.flatnonzero(waits | np.isin(one.kind, list(posts))).tolist()
+                for row in np.flatnonzero(waits | np.isin(kinds, list(by_kind))).tolist()
             )
         )
     return tuple(found)
@@ -643,26 +676,30 @@ class _Checking:
                 yield breach_at(
                     self._executable, "counters.later", text, cell, semaphore=sem, value=value
                 )
-            for at in np.flatnonzero(inside).tolist() if self._edges.several else ():
-                for rank in self._waits_for_several(number, at):
-                    sem, value, name = self._wait(number, at, rank)
-                    text = (
-                        f"{self._place(number, at, rank)}: waits for {name} >= {value}, which "
-                        "several queues increment"
-                    )
-                    cell = number, at, rank
-                    yield breach_at(
-                        self._executable, "counters.several", text, cell, semaphore=sem, value=value
-                    )
+            for at, rank in self._waits_for_several(queue, inside):
+                sem, value, name = self._wait(number, at, rank)
+                text = (
+                    f"{self._place(number, at, rank)}: waits for {name} >= {value}, which several "
+                    "queues increment"
+                )
+                cell = number, at, rank
+                yield breach_at(
+                    self._executable, "counters.several", text, cell, semaphore=sem, value=value
+                )
 
-    def _waits_for_several(self, number: int, row: int) -> Iterator[int]:
-        """Ranks that wait in a row for a counter that several queues increment."""
-        for counter in self._edges.several:
-            sem, rank = divmod(counter, self._ranks)
-            if is_run_by(self._executable.queues[number], rank):
-                waits, value, _ = self._wait(number, row, rank)
-                if waits == sem and value > 0:
-                    yield rank
+    def _waits_for_several(self, queue: CcQueue, rows: np.ndarray) -> Iterator[tuple[int, int]]:
+        """(row, rank) of waits in some rows for counters that several queues increment."""
+        shared = self._edges.shared
+        if not len(shared):
+            return
+        everybody = np.arange(self._ranks)
+        at = np.flatnonzero(rows)
+        sem, value = narrowed(queue.sync.wait_sem)[at], narrowed(queue.sync.wait_value)[at]
+        counters = sem.astype(np.int64) * self._ranks + everybody
+        waits = (sem != IDLE) & (value > 0) & np.isin(counters, shared)
+        if queue.ranks is not None:
+            waits &= np.isin(everybody, queue.ranks)
+        yield from ((int(at[row]), rank) for row, rank in np.argwhere(waits).tolist())
 
     def _wait(self, number: int, row: int, rank: int) -> tuple[int, int, str]:
         """The semaphore that a rank waits for in a row, the value, and the semaphore's name."""

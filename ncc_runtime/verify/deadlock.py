@@ -87,6 +87,7 @@ class _StuckState:
 
     def __init__(self, executable: Executable, edges: Edges, done: GreedyRun) -> None:
         self._executable, self._edges, self._run = executable, edges, done
+        self._barred = oversized(executable)
         self._cores = {
             (first_runner(queue), queue.stream): number
             for number, queue in enumerate(executable.queues)
@@ -107,9 +108,12 @@ class _StuckState:
         if sem == IDLE:
             return _Wait(row, IDLE)
         held = self._edges.made_by(sem, rank, self._run.reached)
-        if held >= awaited:
+        barred = self._barred.get(queue, {}).get(row)
+        if held >= awaited and barred is not None and barred[rank]:
             return _Wait(row, IDLE)
-        return _Wait(row, sem, awaited, held, self._edges.increment(sem, rank, held + 1))
+        # of a counter that queues increment in turn, the awaited one may not be the last made
+        following = self._edges.next_increment(sem, rank, self._run.reached)
+        return _Wait(row, sem, awaited, held, following)
 
     def breaches(self) -> Iterator[Breach]:
         """The shortest cycle, if there is one; then who waits for what nobody provides."""
@@ -129,6 +133,9 @@ class _StuckState:
             what = "waits for what nobody provides"
             text = self._told(f"{self._place(alone[0])}: {what}; {left}", alone)
             yield self._breach("deadlock.unprovided", text, alone)
+        if not circles and not alone:  # the verdict does not hang on who is found to wait for whom
+            text = self._told(f"{self._place(self._stuck[0])}: waits; {left}", self._stuck)
+            yield self._breach("deadlock.stuck", text, self._stuck)
 
     def _breach(self, rule: str, text: str, waiting: Sequence[Waiting]) -> Breach:
         cells = [(queue, self._waits[queue, rank].row, rank) for queue, rank in waiting]

@@ -60,7 +60,7 @@ def prove_races(
             moved = (np.count_nonzero(ring.peer[r] != IDLE) for r in blocks(ring.peer.shape))
             transfers += len(segment.numbers) * int(sum(moved))
         alike = None
-        if segment.placeholder.op not in (CollectiveOp.BARRIER, CollectiveOp.RAGGED_ALL_TO_ALL):
+        if segment.placeholder.op is not CollectiveOp.BARRIER:
             alike = proved_by_rotation(segment)
         if alike is not None:
             classes.append(f"{collective(executable, segment.number)}: {alike}")
@@ -156,11 +156,13 @@ class Neighbours:
 def whole(
     segment: Segment, start: np.ndarray, end: np.ndarray, floats: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranges of bytes; those that float, as the buffers that they begin in."""
+    """Ranges of bytes; those that float, as all buffers that they begin in."""
+    first, last = start, end
     for binding in segment.bindings:
         inside = floats & (start >= binding.start) & (start < binding.end)
-        start, end = np.where(inside, binding.start, start), np.where(inside, binding.end, end)
-    return start, end
+        first = np.where(inside, np.minimum(first, binding.start), first)
+        last = np.where(inside, np.maximum(last, binding.end), last)
+    return first, last
 
 
 def pieces(

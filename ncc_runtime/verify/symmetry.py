@@ -171,7 +171,9 @@ def _alike(column: np.ndarray) -> bool:
 
 
 def _is_plain(ring: DmaRingRows) -> bool:
-    """Whether rows read their own memory and write once."""
+    """Whether rows read their own memory and write once, at addresses that are known."""
+    if ring.registers is not None:
+        return False
     if ring.second_peer is not None and (ring.second_peer != IDLE).any():
         return False
     if ring.source_rank is None:
