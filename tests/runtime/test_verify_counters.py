@@ -190,6 +190,47 @@ def test_who_waits_for_all_increments_does_not_mind_their_order():
     assert hold(executable)
 
 
+THREE_ENGINES = """HloModule m, replica_count=2
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }
+ENTRY e { x = f32[8,8] parameter(0)  w = f32[8,8] parameter(1)  v = f32[8,8] parameter(2)
+ n = f32[8,8] negate(x)
+ d = f32[8,8] dot(w, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+ m = f32[8,8] add(x, w)
+ u = f32[8,8] exponential(v)
+ y = f32[8,8] all-reduce(n), replica_groups={}, to_apply=add
+ ROOT r = (f32[8,8], f32[8,8], f32[8,8], f32[8,8]) tuple(y, d, u, m) }
+"""
+
+
+def three_engines(*, waits_halfway: bool) -> Executable:
+    """Tensor waits for what Scalar makes, and that for two increments by Tensor and Vector."""
+    executable = ncc_runtime.load(ncc_compiler.compile_text(THREE_ENGINES), "trn2").executable
+    shared, made = executable.semaphore_count, executable.semaphore_count + 1
+    executable = attrs.evolve(executable, semaphore_count=made + 1)
+    tensor, vector, scalar = (number_of(executable, n) for n in ("Tensor", "Vector", "Scalar"))
+    for rank in range(2):
+        executable = with_wait(executable, tensor, (0, rank), made, 1)
+        executable = with_more_posts(executable, tensor, (0, rank), (rank, shared))
+        executable = with_more_posts(executable, vector, (0, rank), (rank, shared))
+        if waits_halfway:
+            executable = with_wait(executable, vector, (1, rank), made, 1)
+            executable = with_more_posts(executable, vector, (1, rank), (rank, shared))
+        executable = with_wait(executable, scalar, (0, rank), shared, 2)
+        executable = with_more_posts(executable, scalar, (0, rank), (rank, made))
+    return executable
+
+
+def test_turns_that_stop_halfway_are_none():
+    counters = prove_counters(three_engines(waits_halfway=True))
+    assert breach(counters, r"^rank 0: 2 queues increment s\d+, in no order that is known")
+
+
+def test_a_join_that_waits_for_itself_is_a_deadlock():
+    counters, deadlock = proofs(three_engines(waits_halfway=False))
+    assert counters.holds
+    assert breach(deadlock, "^rank 0, queue Tensor, pc 0 .*: 2 queues wait for one another in a")
+
+
 def test_a_wait_that_only_a_later_collective_could_end_is_named():
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [24], repeat=2)
     executable = ncc_runtime.load(program, algorithms={"all-reduce": "ring"}).executable

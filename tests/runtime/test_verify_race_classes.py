@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ncc_runtime
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Post, Registers
 from ncc_runtime.order import Chosen, unmet
 from ncc_runtime.verify import conflicts, races
 from ncc_runtime.verify.races import Neighbours, unproved
-from ncc_runtime.verify.symmetry import are_disjoint
+from ncc_runtime.verify.segments import segments
+from ncc_runtime.verify.symmetry import are_disjoint, proved_by_rotation
 from tests.mutant_edits import with_queue
 from tests.programs import collective_program
 from tests.race_programs import (
@@ -133,6 +134,16 @@ def test_an_advance_that_pushes_nothing_is_not_turned_away() -> None:
     sync = attrs.evolve(queue.sync, posts=(Post(rank, sem),))
     mutant = with_queue(executable, number, attrs.evolve(queue, sync=sync))
     assert not proof(mutant).holds
+
+
+def test_rows_that_add_a_register_to_an_address_are_proved_by_all_clocks() -> None:
+    (segment,) = segments(ring(4))
+    assert proved_by_rotation(segment) is not None
+    with_registers = tuple(
+        attrs.evolve(rows, registers=Registers(*(np.full(rows.peer.shape, IDLE),) * 3))
+        for rows in segment.rings
+    )
+    assert proved_by_rotation(attrs.evolve(segment, rings=with_registers)) is None
 
 
 # clocks
