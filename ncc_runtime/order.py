@@ -1,10 +1,9 @@
 """Happens-before: an order of all rows that their waits allow, and what each row knows of others.
 
 A queue is a program that all of its ranks perform row by row. A row may wait for rows of other
-queues, or of its own queue on other ranks; `Edges` name them. A row that another waits for happens
+queues, or of its own queue on other ranks; `RowEdges` name them. A row that another waits for happens
 before it, and so does the row before it in its queue (Lamport, 1978). This is the only engine that
-walks queues so, and it needs nothing but `Edges`. Who makes an awaited increment others know:
-of a placed program in `verify/counters.py`, of a program that is not placed in
+walks queues so, and it needs nothing but these edges. Others resolve waits to rows: of a placed program in `verify/counters.py`, of a program that is not placed in
 `neff/rank_queues.py`, of the steps of a plan in `plans/msccl_graph.py`. It stands above all three
 since `verify` reads `neff`, which must not read `verify`; nothing that lowers or runs imports it.
 
@@ -12,7 +11,7 @@ since `verify` reads `neff`, which must not read `verify`; nothing that lowers o
 order in which it takes the queues, since a row that may start stays so. So it comes to the end if
 and only if no rows wait for each other in a cycle.
 
-`Clocks` goes through rows in such an order and keeps vector clocks (Fidge, 1988; Mattern, 1988):
+`unmet` goes through rows in such an order and keeps vector clocks (Fidge, 1988; Mattern, 1988):
 for each queue of each rank, how many of its rows are known to be complete. All ranks that perform a
 row together do so in one call of numpy.
 

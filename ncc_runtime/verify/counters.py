@@ -151,7 +151,7 @@ class NamedIncrement:
 
 
 class Edges:
-    """For every wait of every queue the increment that it names (`order.Edges`).
+    """For every wait of every queue the increment that it names (`order.RowEdges`).
 
     By counter, the rows that increment it are a list in their order; counters that are incremented
     by the same rows of a queue, mostly those of one semaphore on all ranks, share it. Counters that

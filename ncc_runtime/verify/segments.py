@@ -311,7 +311,7 @@ class Segment:
         return tuple(np.flatnonzero(self.cc.lane == ring.lane) for ring in self.rings)
 
     def targets(self, queue: int) -> Sequence[Sequence[Target]]:
-        """By row of a queue, what it waits for in the segment (`order.Edges`)."""
+        """By row of a queue, what it waits for in the segment (`order.RowEdges`)."""
         if queue == CC:
             return grouped(self.cc.queue, self.cc.row)
         moves = self.rings[queue - 1].peer != IDLE
@@ -322,7 +322,7 @@ class Segment:
         ]
 
     def posters(self, queue: int, row: int) -> np.ndarray:
-        """(members,) for whose row each waits in a row of the CC-core (`order.Edges`)."""
+        """(members,) for whose row each waits in a row of the CC-core (`order.RowEdges`)."""
         assert queue == CC, "a ring waits for its own CC-core only"
         return self.cc.owner[self.cc.wait_sem[row], np.arange(self.ranks)]
 

@@ -289,7 +289,7 @@ class _View:
         return OrderedQueues(len(self.rings) + 1, 1, len(self.pushes), self, batches)
 
     def targets(self, queue: int) -> Sequence[Sequence[Target]]:
-        """By row of a queue, what it waits for (`order.Edges`)."""
+        """By row of a queue, what it waits for (`order.RowEdges`)."""
         if queue != CC:
             pushing = np.flatnonzero(self.pushes == queue).tolist()
             return [(Target(CC, row, is_own=True),) for row in pushing]
@@ -300,7 +300,7 @@ class _View:
         return found
 
     def posters(self, queue: int, row: int) -> np.ndarray:
-        """Never asked: targets have their posters (`order.Edges`)."""
+        """Never asked: targets have their posters (`order.RowEdges`)."""
         raise AssertionError(f"queue {queue}, row {row} has its posters")
 
     def obligations(self, uses: Sequence["Use"]) -> Obligations:
