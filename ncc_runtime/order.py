@@ -1,11 +1,12 @@
 """Happens-before: an order of all rows that their waits allow, and what each row knows of others.
 
 A queue is a program that all of its ranks perform row by row. A row may wait for rows of other
-queues, or of its own queue on other ranks; `RowEdges` name them. A row that another waits for happens
-before it, and so does the row before it in its queue (Lamport, 1978). This is the only engine that
-walks queues so, and it needs nothing but these edges. Others resolve waits to rows: of a placed program in `verify/counters.py`, of a program that is not placed in
-`neff/rank_queues.py`, of the steps of a plan in `plans/msccl_graph.py`. It stands above all three
-since `verify` reads `neff`, which must not read `verify`; nothing that lowers or runs imports it.
+queues, or of its own queue on other ranks; `RowEdges` name them. A row that another waits for
+happens before it, and so does the row before it in its queue (Lamport, 1978). This is the only
+engine that walks queues so, and it needs nothing but these edges. Others resolve waits to rows: of
+a placed program `verify/counters.py`, of one that is not placed `neff/rank_queues.py`, of the steps
+of a plan `plans/msccl_graph.py`. It stands above all three since `verify` reads `neff`, which must
+not read `verify`; nothing that lowers or runs imports it.
 
 `run` performs every row once, as early as it may. Which rows it completes does not depend on the
 order in which it takes the queues, since a row that may start stays so. So it comes to the end if
