@@ -128,6 +128,7 @@ def test_columns_count_characters_and_keys_may_be_quoted_and_dotted(tmp_path: Pa
         (b"", "1:1: name: missing"),
         (b"\xff\xfe\x00", "1:1: not UTF-8 text at byte 0; save it as UTF-8"),
         (b'name = "a"\n# \xe9', "2:3: not UTF-8 text at byte 13"),
+        (b"\xef\xbb\xbfa\xff", "1:2: not UTF-8 text at byte 4"),  # behind a byte order mark
         (b'\xef\xbb\xbfname = "a"\nbase = 3', "2:8: base: 3 is not a line of text"),
         (b'name = "a"\nname = "b"', "2:11: not TOML: cannot overwrite a value"),
         (b'name = " "', "1:8: name: ' ' is not a line of text with a word in it"),
