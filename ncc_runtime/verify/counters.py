@@ -138,6 +138,11 @@ def narrowed(column: np.ndarray) -> np.ndarray:
     return column[:, :1] if column.ndim > 1 and column.strides[1] == 0 else column
 
 
+def on_rank(column: np.ndarray, rank: int) -> np.ndarray:
+    """(n,) what a column (n, ranks or 1) says of a rank."""
+    return column[:, rank if column.shape[1] > 1 else 0]
+
+
 # ---- which increment is which
 
 
@@ -276,8 +281,8 @@ class Edges:
             return
         sync = self.executable.queues[queue].sync
         sems, values = narrowed(sync.wait_sem), narrowed(sync.wait_value)
-        values = values[:, min(rank, values.shape[1] - 1)]
-        at = np.flatnonzero((sems[:, min(rank, sems.shape[1] - 1)] == sem) & (values > 0))
+        values = on_rank(values, rank)
+        at = np.flatnonzero((on_rank(sems, rank) == sem) & (values > 0))
         made, who = self.several[counter], np.array([rank])
         for row, value in zip(at.tolist(), values[at].tolist(), strict=True):
             if value > len(made):
@@ -470,8 +475,7 @@ def _steps_of_rank(
             found.append(())
             continue
         wait_sem, value = (
-            column[:, min(rank, column.shape[1] - 1)]
-            for column in (queue.sync.wait_sem, queue.sync.wait_value)
+            on_rank(column, rank) for column in (queue.sync.wait_sem, queue.sync.wait_value)
         )
         waits = (wait_sem != IDLE) & is_local[wait_sem]
         own = posts[number]
@@ -593,9 +597,9 @@ class _Checking:
         for queue in self._executable.queues:
             if is_run_by(queue, rank):
                 column, value = narrowed(queue.sync.wait_sem), narrowed(queue.sync.wait_value)
-                rows = column[:, min(rank, column.shape[1] - 1)] == sem
+                rows = on_rank(column, rank) == sem
                 waited = waited or bool(rows.any())
-                if (value[rows, min(rank, value.shape[1] - 1)] < self._edges.count[counter]).any():
+                if (on_rank(value, rank)[rows] < self._edges.count[counter]).any():
                     return False
         return not waited or not self._executable.program.blocks
 
@@ -665,27 +669,19 @@ class _Checking:
                     of_other &= latest[other][place] > own[:, None]
                 wrong |= of_other
             runners = queue.ranks if queue.ranks is not None else np.arange(self._ranks)
+            late = "an increment of neither its own collective nor an earlier one of its stream"
             for at, column in np.argwhere(wrong & inside[:, None]).tolist():
                 rank = int(runners[0]) if owner.shape[1] == 1 else column
-                sem, value, name = self._wait(number, at, rank)
-                text = (
-                    f"{self._place(number, at, rank)}: waits for {name} >= {value}, an increment "
-                    "of neither its own collective nor an earlier one of its stream"
-                )
-                cell = number, at, rank
-                yield breach_at(
-                    self._executable, "counters.later", text, cell, semaphore=sem, value=value
-                )
+                yield self._wrong_wait("counters.later", number, at, rank, late)
             for at, rank in self._waits_for_several(queue, inside):
-                sem, value, name = self._wait(number, at, rank)
-                text = (
-                    f"{self._place(number, at, rank)}: waits for {name} >= {value}, which several "
-                    "queues increment"
-                )
-                cell = number, at, rank
-                yield breach_at(
-                    self._executable, "counters.several", text, cell, semaphore=sem, value=value
-                )
+                several = "which several queues increment"
+                yield self._wrong_wait("counters.several", number, at, rank, several)
+
+    def _wrong_wait(self, rule: str, number: int, row: int, rank: int, why: str) -> Breach:
+        sem, value, name = self._wait(number, row, rank)
+        text = f"{self._place(number, row, rank)}: waits for {name} >= {value}, {why}"
+        cell = number, row, rank
+        return breach_at(self._executable, rule, text, cell, semaphore=sem, value=value)
 
     def _waits_for_several(self, queue: CcQueue, rows: np.ndarray) -> Iterator[tuple[int, int]]:
         """(row, rank) of waits in some rows for counters that several queues increment."""
@@ -705,8 +701,7 @@ class _Checking:
         """The semaphore that a rank waits for in a row, the value, and the semaphore's name."""
         sync = self._executable.queues[number].sync
         sem, value = (
-            int(column[row, min(rank, column.shape[1] - 1)])
-            for column in (sync.wait_sem, sync.wait_value)
+            int(on_rank(column, rank)[row]) for column in (sync.wait_sem, sync.wait_value)
         )
         return sem, value, self._name(rank, sem)
 

@@ -14,7 +14,7 @@ import numpy as np
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, descriptors
 from ncc_runtime.order import GreedyRun, RowQueue, Waiting, cycles, run
-from ncc_runtime.verify.counters import Edges, NamedIncrement, narrowed
+from ncc_runtime.verify.counters import Edges, NamedIncrement, narrowed, on_rank
 from ncc_runtime.verify.places import breach_at, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.stage_parts import first_runner
@@ -47,11 +47,7 @@ def oversized(executable: Executable) -> Mapping[int, Mapping[int, np.ndarray]]:
     """By CC-core queue and row the pushes of runs that no ring can hold, (ranks,) bool."""
     found: dict[int, dict[int, np.ndarray]] = {}
     room = executable.topology.rank_ring_descriptors
-    cores = {
-        (first_runner(queue), queue.stream): number
-        for number, queue in enumerate(executable.queues)
-        if isinstance(queue, CcQueue)
-    }
+    cores = _cores(executable)
     for ring in executable.queues:
         if not isinstance(ring, DmaQueue) or not len(ring.opcode):
             continue
@@ -71,6 +67,15 @@ def oversized(executable: Executable) -> Mapping[int, Mapping[int, np.ndarray]]:
     return found
 
 
+def _cores(executable: Executable) -> Mapping[tuple[int, int], int]:
+    """The queue of each CC-core, by the first rank that runs it and the stream."""
+    return {
+        (first_runner(queue), queue.stream): number
+        for number, queue in enumerate(executable.queues)
+        if isinstance(queue, CcQueue)
+    }
+
+
 @attrs.frozen
 class _Wait:
     """Where a queue is stuck, for what, and who would make the next increment."""
@@ -88,11 +93,7 @@ class _StuckState:
     def __init__(self, executable: Executable, edges: Edges, done: GreedyRun) -> None:
         self._executable, self._edges, self._run = executable, edges, done
         self._barred = oversized(executable)
-        self._cores = {
-            (first_runner(queue), queue.stream): number
-            for number, queue in enumerate(executable.queues)
-            if isinstance(queue, CcQueue)
-        }
+        self._cores = _cores(executable)
         programs = [
             one for one in done.stuck if not isinstance(executable.queues[one[0]], DmaQueue)
         ]
@@ -102,8 +103,7 @@ class _StuckState:
     def _wait(self, queue: int, rank: int) -> _Wait:
         sync, row = self._executable.queues[queue].sync, int(self._run.reached[queue][rank])
         sem, awaited = (
-            int(column[row, min(rank, column.shape[1] - 1)])
-            for column in (sync.wait_sem, sync.wait_value)
+            int(on_rank(column, rank)[row]) for column in (sync.wait_sem, sync.wait_value)
         )
         if sem == IDLE:
             return _Wait(row, IDLE)

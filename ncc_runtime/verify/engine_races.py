@@ -34,7 +34,7 @@ from ncc_runtime.neff.structure import Structure
 from ncc_runtime.order import NOBODY, ChainRun, ItemSpan, RunSlice, SyncStep
 from ncc_runtime.verify.conflicts import Intervals, conflicting, spread_out
 from ncc_runtime.verify.control_paths import NO_ROW, ControlPaths, Line, PathStart, Trail
-from ncc_runtime.verify.counters import narrowed
+from ncc_runtime.verify.counters import narrowed, on_rank
 from ncc_runtime.verify.flow import QueueFlow, control_structure, flow_of, triggered_phases
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
@@ -345,7 +345,7 @@ class _Rank:
         for items in chains:
             sync = part.executable.queues[items.queue].sync
             sem, value = (
-                column[items.first, min(rank, column.shape[1] - 1)].astype(np.int64)
+                on_rank(column, rank)[items.first].astype(np.int64)
                 for column in (sync.wait_sem, sync.wait_value)
             )
             posts = [

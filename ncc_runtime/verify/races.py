@@ -25,7 +25,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, OrderedQueues, unmet
 from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
-from ncc_runtime.verify.counters import Edges, NamedIncrement
+from ncc_runtime.verify.counters import Edges, NamedIncrement, on_rank
 from ncc_runtime.verify.places import breach_at, collective, place_of
 from ncc_runtime.verify.proof import Breach, Proof
 from ncc_runtime.verify.segments import DmaRingRows, Segment, blocks
@@ -371,10 +371,7 @@ class _Witness:
         queue, at, rank = self.segment.place(self.segment.cc, last, member)
         sync = self.executable.queues[queue].sync
         rows = slice(at - last, at + 1)
-        sems, values = (
-            column[rows, min(rank, column.shape[1] - 1)]
-            for column in (sync.wait_sem, sync.wait_value)
-        )
+        sems, values = (on_rank(column, rank)[rows] for column in (sync.wait_sem, sync.wait_value))
         return bool(((sems == sem) & (values >= value)).any())
 
     def _place(self, queue: int, row: int, rank: int) -> str:
