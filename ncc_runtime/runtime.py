@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import time
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import CountsError, InputError, Notice
+from ncc_runtime.errors import CountsError, InputError, Notice, PlacementError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -42,15 +43,18 @@ from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
-from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
 from ncc_runtime.report.collectives import collective_rows
-from ncc_runtime.report.run import Run
+from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.topology.graph import Topology
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.plans.files import PlanFile
+    from ncc_runtime.report.explain import Explanation
+    from ncc_runtime.report.listing import Listing
 
 
 class Compiled(Protocol):
@@ -61,18 +65,36 @@ class Compiled(Protocol):
 
 
 class Model:
-    """A program on its placement, lowered and ready to run any number of times."""
+    """A program on its placement, lowered and ready to run any number of times; `load` makes one.
+
+    - `run`: values and times
+    - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
+    - `trace`: the timeline of a run as a file
+    - `topology`: what it is placed on
+    - `warnings`: rules of the hardware that it breaks
+    - `executable`: the queues of all ranks, as lowered
+    """
 
     def __init__(
         self,
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
+        algorithms: Mapping[str, str] | None = None,
     ) -> None:
         self.executable = executable
+        self.algorithms = dict(algorithms or {})  # that were forced, by operator
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
+
+    def __repr__(self) -> str:
+        return f"<Model: {heading(self.executable).splitlines()[0]}>"
+
+    @property
+    def topology(self) -> Topology:
+        """What it is placed on."""
+        return self.executable.topology
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -84,6 +106,45 @@ class Model:
     def proofs(self) -> tuple[Proof, ...]:
         """The proofs of the program, those that fail too; computed once, on first use."""
         return prove.prove(self.executable)
+
+    def verify(self) -> Verification:
+        """Prove that it has no deadlock and no race, and that its collectives are right.
+
+        As `nccrt verify` does; nothing is raised if a proof fails: `proved` says whether all hold.
+        """
+        return Verification(self.executable, self.proofs)
+
+    def explain(self) -> "Explanation":
+        """Which algorithms could fill each collective, what they cost, and why one was chosen."""
+        from ncc_runtime.report.explain import explained
+
+        return explained(self.executable, self.algorithms, self.plans)
+
+    def list(self, rank: int = 0, queue: str | None = None) -> "Listing":
+        """The placed program of one rank, or one queue of it, such as "Tensor" or "cc0.dma0".
+
+        InputError if there is no such rank or queue.
+        """
+        from ncc_runtime.report.listing import listing_of
+
+        return listing_of(self.executable, rank, queue)
+
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        inputs: Sequence[Any] | Mapping[Any, Any] = (),
+        *,
+        ranks: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Write the timeline of a run, and return the run.
+
+        As `run(inputs, values=False)` and `Run.write_trace(path, ranks)`; `settings` are those of
+        `run`, so that values=True also computes the outputs.
+        """
+        run = self.run(inputs, **{"values": False, **settings})
+        run.write_trace(path, ranks)
+        return run
 
     def run(
         self,
@@ -101,6 +162,7 @@ class Model:
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
+        started = time.perf_counter()
         options = attrs.evolve(options or RunOptions(), **settings)
         given = numbered(self.executable.program, inputs)
         if options.values or options.verify:
@@ -136,12 +198,16 @@ class Model:
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.repeated(), options.watch)
         return Run(
+            executable=self.executable,
+            options=options,
             outputs=outputs,
             trace=trace,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
+            verdicts=self.verdicts,
+            host_s=time.perf_counter() - started,
         )
 
     def _decisions(self, given: Given, options: RunOptions) -> Decisions:
@@ -227,7 +293,7 @@ Neff = Compiled | Program | bytes | str | os.PathLike[str]
 
 def load(
     neff: Neff | Sequence[tuple[Neff, Sequence[int]]],
-    topology: str = "trn2.48xlarge",
+    topology: str | Topology = "trn2.48xlarge",
     *,
     nodes: int | None = None,
     placement: str = "linear",
@@ -240,6 +306,10 @@ def load(
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
+    `topology` is a name, the path of a TOML file, or a Topology, which has its own nodes and lnc.
+    `nodes` are as many as the ranks need by default, `lnc` is the physical cores of a rank.
+    `placement` is "linear" (consecutive cores), "spread" (a rank per chip first) or a JSON file.
+    `algorithms` forces one for an operator: {"all-reduce": "ring"}.
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
@@ -248,16 +318,20 @@ def load(
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
     """
-    place = PlaceOptions(topology, nodes, placement, lnc)
     options = LoadOptions(
         algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
     )
-    return load_on(program_of(neff), place, options)
+    program = program_of(neff)
+    if isinstance(topology, Topology):
+        if nodes is not None or lnc is not None:
+            raise PlacementError(f"nodes and lnc are those of {topology!r}: leave them out")
+        return load_on(program, place(topology, program.ranks, placement), options)
+    return load_on(program, PlaceOptions(topology, nodes, placement, lnc), options)
 
 
-def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
+def load_on(program: Program, where: PlaceOptions | Placement, options: LoadOptions) -> Model:
     """The same with options as objects."""
-    placement = place_on(place, program.ranks)
+    placement = where if isinstance(where, Placement) else place_on(where, program.ranks)
     of_groups = verdicts(program, placement)
     if options.strict:
         refuse(of_groups)
@@ -279,7 +353,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     of_limits = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(of_limits)
-    model = Model(executable, (*of_groups, *of_limits), plans)
+    model = Model(executable, (*of_groups, *of_limits), plans, options.algorithms)
     if plans:
         from ncc_runtime.plans_proved import refuse_plans
 

@@ -29,8 +29,8 @@ def explain(reply: Reply, program: Sequence[str], place: PlaceWords, save: str |
         check_outputs_of({"--save-plan": save}, place, files_of(program))
         check_target(save)
     model = loaded(program, place)
-    explanation = report.explained(model.executable, place.algorithms, model.plans)
+    explanation = model.explain()
     if save is not None:
         write_whole(save, report.saved(explanation))
-    reply.give(fields=lambda: report.as_json(explanation), text=lambda: report.as_text(explanation))
+    reply.give(fields=explanation.as_dict, text=explanation.__str__)
     reply.warn(model.warnings)

@@ -23,6 +23,7 @@ from ncc_runtime.commands.options import (
     trip_counts,
 )
 from ncc_runtime.commands.progress import note_compiling, shown_count
+from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,21 +136,12 @@ class TimelineRequest:
 
     def chosen(self, executable: "Executable") -> "np.ndarray | None":
         """The ranks as a mask; wrong usage for ranks that the program has not."""
-        if self.ranks is None:
-            return None
-        import numpy as np
+        from ncc_runtime.report.timeline.write import mask_of_ranks
 
-        count, simulated, last = executable.ranks, executable.representatives, max(self.ranks)
-        if last >= count:
-            raise click.UsageError(
-                f"--trace-ranks: rank {last} is not below the program's {count} ranks"
-            )
-        if last >= simulated:
-            raise click.UsageError(
-                f"--trace-ranks: rank {last} does what rank {last % simulated} does, whose "
-                f"instance stands for all; name ranks below {simulated}"
-            )
-        return np.isin(np.arange(simulated), self.ranks)
+        try:
+            return mask_of_ranks(executable, self.ranks)
+        except InputError as error:
+            raise click.UsageError(f"--trace-ranks: {error}") from error
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
         """Write the file, with a progress bar on a terminal."""

@@ -14,7 +14,7 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import collectives, performance
+from ncc_runtime.report import collectives, html, performance
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
@@ -138,6 +138,34 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def as_html(run: Run) -> str:
+    """The tables of a run for a notebook."""
+    spent = None if run.trace is None else Performance(run.trace)
+    lines = [heading(run.executable), *(f"note: {note}" for note in run.notes)]
+    if spent is not None:
+        lines += [f"predicted time {run.time_us:.3f} us", *performance.lines(spent)]
+    return html.block(
+        html.line("\n".join([*lines, sentence(run.proofs)])),
+        html.table("collectives, times in us", _HTML_HEADINGS, map(_html_cells, run.collectives)),
+        html.table(
+            "outputs",
+            ("name", "type on a rank", "rank 0 begins"),
+            (
+                (f"out{number}", f"{array.dtype}{list(array.shape[1:])}", _first_values(array[0]))
+                for number, array in enumerate(run.outputs)
+            ),
+        ),
+    )
+
+
+_HTML_HEADINGS = ("id", "name", "algorithm", "ranks", "bytes", "start", "time", "exposed")
+
+
+def _html_cells(row: CollectiveRow) -> tuple[object, ...]:
+    times = (row.start_us, row.time_us, row.exposed_us)
+    return (row.id, row.name or row.op, row.algorithm, row.group_size, row.bytes, *times)
 
 
 def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:

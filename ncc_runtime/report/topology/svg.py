@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import attrs
 import numpy as np
 
+from ncc_runtime.report import html
 from ncc_runtime.report.topology.text import (
     GRIDS,
     Unit,
+    describe,
     instance_unit,
     joint,
     parts_of,
@@ -154,6 +156,19 @@ def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
         width, y = max(width, size[0]), y + size[1] + PAD
     longest = 8.0 * (len(topology.name) + len(topology.summary))
     return drawing.canvas.svg(max(width + 2 * PAD, longest), y)
+
+
+_LARGEST_HTML = 1 << 20
+
+
+def as_html(topology: Topology) -> str:
+    """The picture for a notebook; the text where the picture would be too large."""
+    svg = as_svg(topology)
+    return (
+        html.preformatted(describe(topology))
+        if len(svg) > _LARGEST_HTML
+        else html.image(svg, title_of(topology))
+    )
 
 
 @attrs.frozen(eq=False)
