@@ -32,10 +32,21 @@ def compile_text(
     name: str = "<text>",
     observe: Observer | None = None,
 ) -> Neff:
-    """The compiled program; `name` is what messages call the text.
+    """Compile HLO text, which XLA prints after it has partitioned a program (docs/ir.md).
 
-    `observe` is shown the module as loaded and after every pass. Raises CompileError when the
-    program is wrong, ValueError when an option is.
+    `name` is what messages call the text. `observe` is shown the module as loaded and after every
+    pass. Raises CompileError when the program is wrong, ValueError when an option is.
+
+    >>> neff = compile_text(
+    ...     '''
+    ...     ENTRY gather {
+    ...       x = f32[2] parameter(0)
+    ...       ROOT all = f32[8] all-gather(x), replica_groups={{0,1,2,3}}, dimensions={0}
+    ...     }
+    ...     '''
+    ... )
+    >>> neff.program.ranks, len(neff.program.placeholders)
+    (4, 1)
     """
     options = options or CompileOptions()
     passes = pipeline(options)
@@ -70,7 +81,11 @@ def _without_gc() -> Iterator[None]:
 
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
-    """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
+    """Compile a file: HLO text in UTF-8, or with the extra `jax` `.mlir`, `.mlirbc` and `.pb`.
+
+    Raises OSError if the file cannot be read, CompileError if it is wrong or no program, with the
+    line, ValueError if an option is wrong.
+    """
     model = read_text(path)
     with advising_ranks(model):
         return compile_text(model.text, options, label(str(path)))

@@ -161,6 +161,15 @@ class Model:
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
+
+        >>> import ncc_compiler
+        >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
+        >>> model = load(ncc_compiler.compile_text(text))
+        >>> run = model.run([[[1.5, 2.0]]])  # [ranks, *shape], here of one rank
+        >>> run.outputs[0].tolist()
+        [[3.0, 4.0]]
+        >>> model.run(seed=0, values=False).time_us == run.time_us
+        True
         """
         started = time.perf_counter()
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -317,6 +326,12 @@ def load(
     `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
+
+    >>> import ncc_compiler
+    >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
+    >>> neff = ncc_compiler.compile_text(text, ncc_compiler.CompileOptions(ranks=4))
+    >>> load(neff, "trn2", placement="spread")
+    <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread>
     """
     options = LoadOptions(
         algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only

@@ -158,7 +158,8 @@ def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
     return drawing.canvas.svg(max(width + 2 * PAD, longest), y)
 
 
-_LARGEST_HTML = 1 << 20
+LARGEST_HTML = 1 << 20
+"""Characters of a picture that a notebook shows."""
 
 
 def as_html(topology: Topology) -> str:
@@ -166,7 +167,7 @@ def as_html(topology: Topology) -> str:
     svg = as_svg(topology)
     return (
         html.preformatted(describe(topology))
-        if len(svg) > _LARGEST_HTML
+        if len(svg) > LARGEST_HTML
         else html.image(svg, title_of(topology))
     )
 
