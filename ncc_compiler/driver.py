@@ -20,7 +20,7 @@ from ncc_compiler.ir.rules import sentence
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
-from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
+from ncc_runtime.input_files import MOST_MODEL_BYTES, FileRole, read_file, recognised
 
 LOADED = "load"
 """The stage that an observer sees first: the module as it was written."""
@@ -133,7 +133,9 @@ def label(model: str) -> str:
 
 
 def decode(data: bytes, name: str) -> str:
-    """The bytes of a model as text with `\\n` line ends. Raises CompileError if not UTF-8."""
+    """The bytes of a model as text with `\\n` line ends. Raises CompileError if they are none."""
+    if other := recognised(data, FileRole.MODEL):
+        raise CompileError([Diagnostic("input-C1", f"{name}: not HLO text, but {other}")])
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
         text = data[mark:].decode()

@@ -21,6 +21,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
 from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
 
@@ -126,6 +127,9 @@ _ZIP_FAULTS = (
 
 def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
     if not zipfile.is_zipfile(raw):
+        raw.seek(0)
+        if other := recognised(raw.read(MOST_RECOGNISED_BYTES), FileRole.ARRAYS):
+            raise InputError(f"{path}: not an .npz file, but {other}")
         raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
     try:
         file = zipfile.ZipFile(raw)

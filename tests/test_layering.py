@@ -97,7 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },
-    "ncc_runtime.array_files": {ERRORS, NEFF},
+    "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {

@@ -21,7 +21,7 @@ from pathlib import Path
 import attrs
 
 from ncc_runtime.errors import NeffError, reason_of
-from ncc_runtime.input_files import MOST_NEFF_BYTES, read_stream
+from ncc_runtime.input_files import MOST_NEFF_BYTES, FileRole, read_stream, recognised
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.program import BufferKind, Program
@@ -33,7 +33,9 @@ FEATURES = {0: "coalesced-cc", 1: "cc-streams", 2: "elided-constants"}
 """Feature bits this version reads, by bit number; a file sets those that it uses."""
 
 _PKG_VERSION = 1  # 1: both hashes are SHA-256
-_BUILD_VERSION = b"ncc neff 1.3"
+_BUILD_PREFIX = b"ncc neff "
+_BUILD_VERSION = _BUILD_PREFIX + b"1.3"
+_BUILD = slice(40, 168)
 _NAME_BYTES = 256
 _DIGEST_BYTES = 32
 _PAD_AT = 556
@@ -88,6 +90,8 @@ def _seal(head: bytes) -> bytes:
 
 def checked_data_size(head: bytes, path: str) -> int:
     """How many bytes follow the header; NeffError unless it is intact and of a known version."""
+    if other := recognised(head, FileRole.PROGRAM):
+        raise NeffError(f"{path}: not a .neff file, but {other}")
     if len(head) < HEADER_BYTES:
         raise NeffError(
             f"{path}: {len(head)} bytes, a .neff starts with a header of {HEADER_BYTES}: "
@@ -100,6 +104,13 @@ def checked_data_size(head: bytes, path: str) -> int:
             f"{path}: not a .neff file: header_size is {header_size}, must be {HEADER_BYTES}"
         )
     is_intact = _seal(head) == head[_SEAL]
+    build = head[_BUILD].rstrip(b"\0")
+    if not build.startswith(_BUILD_PREFIX) and head[_SEAL] == bytes(_DIGEST_BYTES):
+        raise NeffError(
+            f"{path}: a .neff of another compiler, such as AWS's neuronx-cc "
+            f"({build[:40].decode(errors='replace') or 'it has no build version'}): it holds "
+            "machine code, which is not simulated; compile the HLO that it was made of with nccc"
+        )
     if (package, *version) != (_PKG_VERSION, *NEFF_VERSION):
         raise NeffError(f"{path}: {_version_text(package, version, is_intact)}")
     if not is_intact:
