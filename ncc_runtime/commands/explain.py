@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
@@ -15,7 +15,12 @@ from ncc_runtime.commands.options import (
 )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt explain step.neff --on trn2,placement=spread",
+        "nccrt explain step.neff --save-plan plan.json",
+    )
+)
 @program_argument
 @place_options
 @click.option("--save-plan", "save", type=click.Path(), metavar="FILE", help="Write the plans.")

@@ -4,15 +4,20 @@ from collections.abc import Sequence
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import PlaceWords, loaded, place_options, program_argument
 from ncc_runtime.errors import InputError
 
 
-@click.command("list")
+@click.command(
+    "list",
+    epilog=examples(
+        "nccrt list step.neff --topology trn2 --rank 3 --queue cc0.dma0",
+    ),
+)
 @program_argument
 @place_options
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Whose queues.")
 @click.option("--queue", metavar="Q", help="One queue: Tensor, Vector, …, cc0, cc0.dma0.")
 @replying
 def list_command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from ncc_runtime.lowering.executable import Executable
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt run step.neff --topology trn2 --inputs inputs.npz --outputs outputs.npz",
+        "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
+        "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+    )
+)
 @program_argument
 @place_options
 @click.option(
@@ -49,8 +55,19 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--memory", metavar="BYTES", callback=size, help="Host memory it may take.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of this host, for values; the results are the same on any number.",
+)
+@click.option(
+    "--memory",
+    metavar="BYTES",
+    callback=size,
+    help="Host memory it may take [80 % of what is free].",
+)
 @click.option("--no-values", is_flag=True, help="Predict time only.")
 @click.option(
     "--trip-count",

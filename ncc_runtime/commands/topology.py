@@ -4,16 +4,27 @@ from typing import Any
 
 import click
 
-from ncc_runtime.command_line import Reply, check_written, replying
+from ncc_runtime.command_line import Reply, check_written, examples, replying
+from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import known_placement
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "nccrt topology list",
+        "nccrt topology show trn2 --ranks 8 --svg trn2.svg",
+    )
+)
 def topology() -> None:
     """Show what programs can be placed on."""
 
 
-@topology.command("list")
+@topology.command(
+    "list",
+    epilog=examples(
+        "nccrt topology list --json",
+    ),
+)
 @replying
 def topology_list(reply: Reply) -> None:
     """List the instance types that are known."""
@@ -23,12 +34,29 @@ def topology_list(reply: Reply) -> None:
     reply.give(fields=known.as_dict, text=known.__str__)
 
 
-@topology.command("show")
-@click.argument("name", metavar="T")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--lnc", type=click.IntRange(1, 2))
+@topology.command(
+    "show",
+    epilog=examples(
+        "nccrt topology show trn2 --nodes 2",
+        "nccrt topology show own.toml --ranks 8 --svg own.svg",
+    ),
+)
+@click.argument("name", metavar="T", shell_complete=completion.topology)
+@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Instances.")
+@click.option(
+    "--lnc",
+    type=click.IntRange(1, 2),
+    help="Physical cores a rank has [as usual for the instance type].",
+)
 @click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
-@click.option("--placement", default="linear", show_default=True)
+@click.option(
+    "--placement",
+    metavar="linear|spread|FILE.json",
+    default="linear",
+    show_default=True,
+    shell_complete=completion.placement,
+    help="How --ranks are placed.",
+)
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
 @replying
 def topology_show(

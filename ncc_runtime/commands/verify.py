@@ -4,11 +4,15 @@ from collections.abc import Sequence
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import PlaceWords, loaded, place_options, program_argument
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt verify step.neff --topology trn1 --algorithm all-reduce=ring",
+    )
+)
 @program_argument
 @place_options
 @replying
