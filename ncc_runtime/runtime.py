@@ -315,6 +315,7 @@ def load(
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
+    `neff` is what the compiler returned, its bytes, or the path of a `.neff`.
     `topology` is a name, the path of a TOML file, or a Topology, which has its own nodes and lnc.
     `nodes` are as many as the ranks need by default, `lnc` is the physical cores of a rank.
     `placement` is "linear" (consecutive cores), "spread" (a rank per chip first) or a JSON file.

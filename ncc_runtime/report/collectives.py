@@ -24,7 +24,18 @@ REMOTE = (Transport.INTRA_CHIP, Transport.NEURONLINK, Transport.EFA)
 
 @attrs.frozen
 class CollectiveRow:
-    """Times in microseconds, None without a clock; bytes are of all ranks together."""
+    """One collective of a run. Times are in microseconds, None without a clock.
+
+    - `id`, `name`, `op`: its number, its name in the program, what it does
+    - `algorithm`: what filled it
+    - `group_size`, `operands`: ranks of a group, arrays that it has at once
+    - `bytes`: of the larger side on one rank, as nccom-test counts a size
+    - `runs`: how often it ran, more than once in a loop; times are of all runs together
+    - `start_us`, `time_us`: when the first rank starts, until the last one ends
+    - `exposed_us`: how much of that no engine covers with work
+    - `bytes_by_transport`, `local_bytes`: moved by all ranks together
+    - `sent_by_rank`: bytes from each rank to others
+    """
 
     id: int
     name: str

@@ -64,7 +64,9 @@ class Explained:
 class Explanation:
     """Every kind of collective of a placed program: candidates, prices, bounds, what was chosen.
 
-    `print` of it is the text of `nccrt explain`; its `rows` have one kind of collective each.
+    `print` of it is the text of `nccrt explain`.
+
+    - `rows`: one for each kind of collective, with `choice.candidates`, `choice.chosen`, `bound`
     """
 
     program: Program

@@ -350,15 +350,22 @@ _PARITY = ("even", "odd")
 
 @attrs.frozen
 class ListedTopology:
-    """One row of `nccrt topology list`."""
+    """One row of `nccrt topology list`, of one instance.
+
+    - `name`, `aliases`, `summary`: how it is called, what it is
+    - `chips`, `ranks`: how many it has, ranks at the usual physical cores each
+    - `lnc`: the physical cores that a rank may have
+    - `joins`: by what several instances can be joined, "" if they cannot
+    - `is_example`: whether it is a description as users would write one
+    """
 
     name: str
     aliases: tuple[str, ...]
     chips: int
-    ranks: int  # of one instance at the default lnc
+    ranks: int
     lnc: tuple[int, ...]
-    joins: str  # by what several instances can be joined, "" if they cannot
-    is_example: bool  # described as users would
+    joins: str
+    is_example: bool
     summary: str
 
     def __str__(self) -> str:
