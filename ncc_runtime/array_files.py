@@ -128,9 +128,9 @@ _ZIP_FAULTS = (
 def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
     if not zipfile.is_zipfile(raw):
         raw.seek(0)
-        if other := recognised(raw.read(MOST_RECOGNISED_BYTES), FileRole.ARRAYS):
-            raise InputError(f"{path}: not an .npz file, but {other}")
-        raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
+        other = recognised(raw.read(MOST_RECOGNISED_BYTES), FileRole.ARRAYS)
+        what = f"{path}: not an .npz file{f', but {other}' if other else ''}"
+        raise InputError(f"{what}; numpy.savez writes one, of arrays arg0, …")
     try:
         file = zipfile.ZipFile(raw)
     except _ZIP_FAULTS as error:
