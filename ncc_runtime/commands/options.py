@@ -103,7 +103,9 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         shell_complete=completion.topology,
         help="Instance type, alias or TOML file [trn2].",
     )
-    @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
+    @click.option(
+        "--nodes", metavar="N", type=click.IntRange(1), help="Instances [as many as needed]."
+    )
     @click.option(
         "--placement",
         metavar="linear|spread|FILE.json",
@@ -112,6 +114,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--lnc",
+        metavar="1|2",
         type=click.IntRange(1, 2),
         help="Physical cores a rank has [as usual for the instance type].",
     )

@@ -42,13 +42,23 @@ def topology_list(reply: Reply) -> None:
     ),
 )
 @click.argument("name", metavar="T", shell_complete=completion.topology)
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True, help="Instances.")
+@click.option(
+    "--nodes",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Instances.",
+)
 @click.option(
     "--lnc",
+    metavar="1|2",
     type=click.IntRange(1, 2),
     help="Physical cores a rank has [as usual for the instance type].",
 )
-@click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
+@click.option(
+    "--ranks", metavar="N", type=click.IntRange(1), help="Show where this many ranks are placed."
+)
 @click.option(
     "--placement",
     metavar="linear|spread|FILE.json",
