@@ -70,7 +70,7 @@ class Model:
     - `run`: values and times
     - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
     - `trace`: the timeline of a run as a file
-    - `topology`: what it is placed on
+    - `topology`: what it is placed on; `svg` draws it with the ranks
     - `warnings`: rules of the hardware that it breaks
     - `executable`: the queues of all ranks, as lowered
     """
@@ -90,6 +90,19 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        from ncc_runtime.report import html
+        from ncc_runtime.report.topology.svg import as_html
+
+        picture = as_html(self.topology, self.executable.placement)
+        return html.block(html.line(heading(self.executable)), picture)
+
+    def svg(self) -> str:
+        """The picture of the chips with the ranks on them, as SVG."""
+        from ncc_runtime.report.topology.svg import as_svg
+
+        return as_svg(self.topology, self.executable.placement)
 
     @property
     def topology(self) -> Topology:

@@ -17,7 +17,14 @@ from ncc_runtime.errors import InputError
 )
 @program_argument
 @place_options
-@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Whose queues.")
+@click.option(
+    "--rank",
+    metavar="R",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Whose queues.",
+)
 @click.option("--queue", metavar="Q", help="One queue: Tensor, Vector, …, cc0, cc0.dma0.")
 @replying
 def list_command(

@@ -53,10 +53,14 @@ if TYPE_CHECKING:
     "--outputs", type=click.Path(), help="Write out0, out1, … to this file, each [ranks, *shape]."
 )
 @click.option(
-    "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
+    "--seed",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Fill missing inputs at random [0 without --inputs].",
 )
 @click.option(
     "--threads",
+    metavar="N",
     type=click.IntRange(1),
     default=1,
     show_default=True,

@@ -174,7 +174,8 @@ class Page(HTMLParser):
 def test_notebooks_get_tables_and_pictures_without_scripts(model: ncc_runtime.Model) -> None:
     run = model.run(seed=0)
     topology = ncc_runtime.Topology.load("trn2")
-    shown = [model.explain(), model.list(), model.verify(), run, topology, ncc_runtime.topologies()]
+    known = ncc_runtime.topologies()
+    shown = [model.explain(), model.list(), model.verify(), run, topology, known, model]
     pages = [Page(each._repr_html_()) for each in shown]
     for page in pages:
         assert page.tags <= {"div", "p", "pre", "table", "caption", "thead", "tbody"} | {
@@ -184,10 +185,12 @@ def test_notebooks_get_tables_and_pictures_without_scripts(model: ncc_runtime.Mo
     assert "single-step-mesh" in of_run
     assert f"{run.time_us:.3f}" in of_run
     assert "float32[1000]" in of_run
-    (picture,) = pages[4].pictures
-    head, _, data = picture.partition(",")
-    assert head == "data:image/svg+xml;base64"
-    assert ElementTree.fromstring(base64.b64decode(data)).tag.endswith("svg")
+    for page, svg_text in ((pages[4], topology.svg()), (pages[6], model.svg())):
+        (picture,) = page.pictures
+        head, _, data = picture.partition(",")
+        assert head == "data:image/svg+xml;base64"
+        assert base64.b64decode(data).decode() == svg_text
+        assert ElementTree.fromstring(svg_text).tag.endswith("svg")
 
 
 def test_names_of_users_are_escaped(model: ncc_runtime.Model) -> None:

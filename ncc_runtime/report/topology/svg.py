@@ -162,11 +162,19 @@ LARGEST_HTML = 1 << 20
 """Characters of a picture that a notebook shows."""
 
 
-def as_html(topology: Topology) -> str:
-    """The picture for a notebook; the text where the picture would be too large."""
-    svg = as_svg(topology)
+_MOST_INSTANCES = 8
+
+
+def as_html(topology: Topology, placement: PlacedRanks | None = None) -> str:
+    """The picture for a notebook; the text where the picture would be too large.
+
+    Ranks are drawn where they are on few instances.
+    """
+    if topology.nodes > _MOST_INSTANCES:
+        placement = None
+    svg = as_svg(topology, placement)
     return (
-        html.preformatted(describe(topology))
+        html.preformatted(describe(topology, placement))
         if len(svg) > LARGEST_HTML
         else html.image(svg, title_of(topology))
     )
