@@ -145,17 +145,16 @@ class Model:
     def trace(
         self,
         path: str | os.PathLike[str],
-        inputs: Sequence[Any] | Mapping[Any, Any] = (),
-        *,
+        *inputs: Any,
         ranks: Sequence[int] | None = None,
         **settings: Any,
     ) -> Run:
         """Write the timeline of a run, and return the run.
 
-        As `run(inputs, values=False)` and `Run.write_trace(path, ranks)`; `settings` are those of
+        As `run(*inputs, values=False)` and `Run.write_trace(path, ranks)`; `settings` are those of
         `run`, so that values=True also computes the outputs.
         """
-        run = self.run(inputs, **{"values": False, **settings})
+        run = self.run(*inputs, **{"values": False, **settings})
         run.write_trace(path, ranks)
         return run
 
@@ -382,7 +381,7 @@ def load_on(program: Program, where: PlaceOptions | Placement, options: LoadOpti
     of_limits = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(of_limits)
-    model = Model(executable, (*of_groups, *of_limits), plans, options.algorithms)
+    model = Model(executable, (*of_groups, *of_limits), plans, algorithms=options.algorithms)
     if plans:
         from ncc_runtime.plans_proved import refuse_plans
 

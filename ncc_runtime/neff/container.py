@@ -33,9 +33,7 @@ FEATURES = {0: "coalesced-cc", 1: "cc-streams", 2: "elided-constants"}
 """Feature bits this version reads, by bit number; a file sets those that it uses."""
 
 _PKG_VERSION = 1  # 1: both hashes are SHA-256
-_BUILD_PREFIX = b"ncc neff "
-_BUILD_VERSION = _BUILD_PREFIX + b"1.3"
-_BUILD = slice(40, 168)
+_BUILD_VERSION = b"ncc neff 1.3"
 _NAME_BYTES = 256
 _DIGEST_BYTES = 32
 _PAD_AT = 556
@@ -48,6 +46,9 @@ _LAYOUT = struct.Struct("<5Q128sI32s16s256sI64sQI32s436s")
 _NUMBERS = struct.Struct("<5Q")
 _FEATURE_BITS = struct.Struct("<Q")
 _FEATURE_BITS_AT = 544
+_BUILD = slice(40, 168)
+_OURS = b"ncc neff "
+"""How the build version of our files begins, in any version."""
 _HASH = slice(172, 172 + _DIGEST_BYTES)
 
 
@@ -105,7 +106,7 @@ def checked_data_size(head: bytes, path: str) -> int:
         )
     is_intact = _seal(head) == head[_SEAL]
     build = head[_BUILD].rstrip(b"\0")
-    if not build.startswith(_BUILD_PREFIX) and head[_SEAL] == bytes(_DIGEST_BYTES):
+    if not build.startswith(_OURS) and head[_SEAL] == bytes(_DIGEST_BYTES):
         raise NeffError(
             f"{path}: a .neff of another compiler, such as AWS's neuronx-cc "
             f"({build[:40].decode(errors='replace') or 'it has no build version'}): it holds "

@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import attrs
+import numpy as np
 import pytest
 
 import ncc_compiler
@@ -214,6 +215,7 @@ def test_long_tables_and_large_pictures_are_cut_short(monkeypatch: pytest.Monkey
 def test_a_trace_is_written_by_model_and_by_run(model: ncc_runtime.Model, tmp_path: Path) -> None:
     run = model.trace(tmp_path / "all.json", ranks=[0, 3])
     assert run.outputs == []
+    assert model.trace(tmp_path / "some.json", [np.ones(1000)], values=True).outputs[0][0, 0] == 1
     again = model.run(seed=0)
     again.write_trace(tmp_path / "again.json", ranks=[0, 3])
     assert (tmp_path / "all.json").read_bytes() == (tmp_path / "again.json").read_bytes()
