@@ -31,7 +31,7 @@ class Placement:
     core: np.ndarray  # (ranks,) int32, logical core on the chip
 
     def __repr__(self) -> str:
-        return f"<Placement: {self.ranks} ranks, {self.strategy}, on {self.topology}>"
+        return f"<Placement: {self.ranks} ranks, {self.strategy}, on {self.topology!r}>"
 
     @property
     def ranks(self) -> int:

@@ -143,3 +143,13 @@ def test_the_script_of_a_shell_is_printed(shell: str, name: str, folder: Path) -
     assert f"_{name.upper()}_COMPLETE={shell}_complete" in done.stdout
     if shell == "bash":  # its script is one that it takes
         assert ran(f'eval "$(_{name.upper()}_COMPLETE=bash_source {name})"', folder).stderr == ""
+
+
+def test_the_function_of_bash_offers_the_words(folder: Path) -> None:
+    script = """
+    eval "$(_NCCRT_COMPLETE=bash_source nccrt)"
+    COMP_WORDS=(nccrt run --algorithm all-reduce=ring) COMP_CWORD=3
+    _nccrt_completion nccrt
+    echo "${COMPREPLY[@]}"
+    """
+    assert ran(script, folder).stdout == "all-reduce=ring\n"

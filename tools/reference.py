@@ -143,8 +143,10 @@ def signature_lines(name: str, function: object) -> list[str]:
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not has_star:
             words.append("*")
             has_star = True
-        stars = {inspect.Parameter.VAR_KEYWORD: "**", inspect.Parameter.VAR_POSITIONAL: "*"}
-        word = f"{stars.get(parameter.kind, '')}{key}: {annotation(parameter.annotation)}"
+        is_rest = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        has_star |= is_rest
+        stars = "*" if is_rest else "**" * (parameter.kind is inspect.Parameter.VAR_KEYWORD)
+        word = f"{stars}{key}: {annotation(parameter.annotation)}"
         if parameter.default is not inspect.Parameter.empty:
             is_made = repr(parameter.default) == "NOTHING"
             word += " = {}" if is_made else f" = {parameter.default!r}"
