@@ -37,14 +37,11 @@ def compile_text(
     `name` is what messages call the text. `observe` is shown the module as loaded and after every
     pass. Raises CompileError when the program is wrong, ValueError when an option is.
 
-    >>> neff = compile_text(
-    ...     '''
-    ...     ENTRY gather {
-    ...       x = f32[2] parameter(0)
-    ...       ROOT all = f32[8] all-gather(x), replica_groups={{0,1,2,3}}, dimensions={0}
-    ...     }
-    ...     '''
+    >>> text = (
+    ...     "ENTRY gather { x = f32[2] parameter(0) "
+    ...     "ROOT all = f32[8] all-gather(x), replica_groups={{0,1,2,3}}, dimensions={0} }"
     ... )
+    >>> neff = compile_text(text)
     >>> neff.program.ranks, len(neff.program.placeholders)
     (4, 1)
     """
