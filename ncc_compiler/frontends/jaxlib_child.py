@@ -88,18 +88,36 @@ def _answer(text: str, counts: str = "", arrays: _Arrays | None = None) -> str:
 
 def _arrays_of(module: ir.Module) -> _Arrays:
     """What the module says of the whole arrays that it takes and gives."""
-    main = _main(module)
-    takes, gives = main.type.inputs, main.type.results
-    names = [
-        _text_attribute(_entry(main.res_attrs, k), "jax.result_info") for k in range(len(gives))
-    ]
+    takes, gives = _ends(module)
     return {
-        "parameters": [{"shape": _shape(kind)} for kind in takes],
+        "parameters": [{"shape": _shape(kind)} for kind, _ in takes],
         "results": [
-            {"name": name, "sharding": "", "shape": _shape(kind)}
-            for name, kind in zip(names, gives, strict=True)
+            {
+                "name": _text_attribute(attributes, "jax.result_info"),
+                "sharding": "",
+                "shape": _shape(kind),
+            }
+            for kind, attributes in gives
         ],
     }
+
+
+_End: TypeAlias = tuple[ir.Type, dict[str, ir.Attribute]]
+
+
+def _ends(module: ir.Module) -> tuple[list[_End], list[_End]]:
+    """Types and attributes of the arguments of the function `main`, and of its results."""
+    main = _main(module)
+    ends = []
+    for key, kinds in (("arg_attrs", main.type.inputs), ("res_attrs", main.type.results)):
+        rows = list(main.attributes[key]) if key in main.attributes else [()] * len(kinds)
+        ends.append(
+            [
+                (kind, {item.name: item.attr for item in row})
+                for kind, row in zip(kinds, rows, strict=True)
+            ]
+        )
+    return ends[0], ends[1]
 
 
 def _main(module: ir.Module) -> Any:
@@ -112,15 +130,9 @@ def _main(module: ir.Module) -> Any:
 
 def _shape(kind: ir.Type) -> list[int] | None:
     """Sizes of an array; None of a token and of what has no static shape."""
-    if not isinstance(kind, ir.RankedTensorType):
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         return None
-    tensor = ir.RankedTensorType(kind)
-    return list(tensor.shape) if tensor.has_static_shape else None
-
-
-def _entry(attributes: Any, number: int) -> Mapping[str, ir.Attribute]:
-    """The attributes of one argument or result of a function."""
-    return {item.name: item.attr for item in attributes[number]} if len(attributes) else {}
+    return list(kind.shape)
 
 
 def _text_attribute(attributes: Mapping[str, ir.Attribute], name: str) -> str:
@@ -164,12 +176,7 @@ def _awaits_partitioning(module: ir.Module, ranks: int) -> bool:
         if any(name in op.attributes for name in _SHARDINGS):
             return True
         is_for_ranks |= op.name in _RANK_OPS
-    main = _main(module)
-    ends = [
-        _entry(attributes, number)
-        for attributes in (main.arg_attrs, main.res_attrs)
-        for number in range(len(attributes))
-    ]
+    ends = [attributes for side in _ends(module) for _, attributes in side]
     if any("sdy.sharding" in attributes for attributes in ends):
         return True
     return any("mhlo.sharding" in end for end in ends) and not ranks and not is_for_ranks
@@ -233,24 +240,14 @@ def _compile_options(
     ids = np.arange(replicas * partitions).reshape(replicas, partitions)
     options.device_assignment = _jax.DeviceAssignment.create(ids)
     build.use_spmd_partitioning = True
-    text = str(module.operation.attributes) + str(_main(module).attributes)
-    older = "mhlo.sharding" in text and "sdy.sharding" not in text
-    build.use_shardy_partitioner = not older
+    takes, gives = _ends(module)
+    spellings = {name for side in (takes, gives) for _, attributes in side for name in attributes}
+    build.use_shardy_partitioner = "mhlo.sharding" not in spellings or "sdy.sharding" in spellings
     # what has no sharding gets the one that suits the program
-    main = _main(module)
-    build.allow_spmd_sharding_propagation_to_parameters = _has_none(
-        main.arg_attrs, main.type.inputs
-    )
-    build.allow_spmd_sharding_propagation_to_output = _has_none(main.res_attrs, main.type.results)
+    without = [[not set(_SHARDING) & set(row) for _, row in side] for side in (takes, gives)]
+    build.allow_spmd_sharding_propagation_to_parameters = without[0]
+    build.allow_spmd_sharding_propagation_to_output = without[1]
     return options
-
-
-def _has_none(attributes: Any, kinds: Any) -> list[bool]:
-    """Of each argument or result, whether it has no sharding."""
-    return [
-        not any(name in _entry(attributes, number) for name in _SHARDING)
-        for number in range(len(kinds))
-    ]
 
 
 _LAST_PASSES = ("spmd-partitioning", "sharding-remover")
@@ -279,7 +276,7 @@ def _dumped(module: bytes, options: xla_client.CompileOptions, folder: Path) -> 
         is_over = not compilation.is_alive()
         for last in _LAST_PASSES:
             for path in folder.glob(f"*.after_{last}.*.hlo.pb"):
-                if (proto := _whole_module(path.read_bytes())) is not None:
+                if (proto := _whole_module(path)) is not None:
                     return proto
         if is_over:
             break
@@ -288,19 +285,22 @@ def _dumped(module: bytes, options: xla_client.CompileOptions, folder: Path) -> 
         raise failures[0]
     # a pass that changes nothing is not dumped
     for path in folder.glob("*.before_*.hlo.pb"):
-        if (proto := _whole_module(path.read_bytes())) is not None:
+        if (proto := _whole_module(path)) is not None:
             return proto
     raise ValueError("XLA dumped no module behind its partitioner; this version of it is unknown")
 
 
-def _whole_module(dump: bytes) -> bytes | None:
+def _whole_module(path: Path) -> bytes | None:
     """The HloModuleProto, field 1 of a dumped HloProto; None while XLA still writes the file."""
     size = 0
-    for at, byte in enumerate(dump[1:6], start=1):
-        size |= (byte & 0x7F) << 7 * (at - 1)
-        if byte < 0x80:
-            module = dump[at + 1 : at + 1 + size]
-            return module if len(module) == size else None
+    with path.open("rb") as file:
+        for at, byte in enumerate(file.read(6)[1:], start=1):
+            size |= (byte & 0x7F) << 7 * (at - 1)
+            if byte < 0x80:
+                if os.fstat(file.fileno()).st_size <= at + size:
+                    return None
+                file.seek(at + 1)
+                return file.read(size)
     return None
 
 
