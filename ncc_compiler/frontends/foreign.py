@@ -55,15 +55,19 @@ def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> Model
 
 
 def to_hlo_text(
-    data: bytes, kind: str, name: str = "<StableHLO>", ranks: int | None = None
+    data: bytes,
+    kind: str,
+    name: str = "<StableHLO>",
+    ranks: int | None = None,
+    advice: str | None = None,
 ) -> ModelText:
     """The HLO text of what one rank runs, for StableHLO (text or bytecode) or a protocol buffer.
 
     StableHLO with shardings, Shardy's or GSPMD's, is partitioned by XLA in a child process, which
     has as many virtual devices as the module has partitions; `mhlo.num_partitions` says how many,
     else its meshes and shardings, else `ranks`. Names and shardings of results come with it:
-    `jax.result_info` is the name of one. `name` is what messages call the data. Raises CompileError
-    with what jaxlib says.
+    `jax.result_info` is the name of one. `name` is what messages call the data, and `advice` stands
+    behind them. Raises CompileError with what jaxlib says.
     """
     if importlib.util.find_spec("jaxlib") is None:
         raise _refusal(
@@ -71,6 +75,7 @@ def to_hlo_text(
         )
     if not data.strip():
         raise _refusal(f"{name}: the file is empty")
+    help_text = _PRINT_IT[kind] if advice is None else advice
     dumped = _module_of_dump(data) if kind == "HLO" else None
     with tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder:
         child = subprocess.run(  # noqa: S603
@@ -83,7 +88,7 @@ def to_hlo_text(
         )
     answer = child.stdout.decode(errors="replace")
     if child.returncode == REFUSED:
-        raise CompileError(complaints(name, data, answer, _PRINT_IT[kind]))
+        raise CompileError(complaints(name, data, answer, help_text))
     if child.returncode:
         raise _fault(name, child)
     facts, _, text = answer.partition("\n")
