@@ -106,7 +106,7 @@ def _as_jax_has_it(array: "np.ndarray", info: Any) -> Any:
 
     jax = _jax()
     if jax.dtypes.issubdtype(info.dtype, jax.dtypes.extended):
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(info))
+        return jax.random.wrap_key_data(array, impl=info.dtype._impl)
     if info.dtype == jax.dtypes.float0:
         return np.zeros(info.shape, jax.dtypes.float0)
     return array
