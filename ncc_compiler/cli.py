@@ -114,7 +114,7 @@ def compile_command(
     reply: Reply, model: str, output: str | None, shown: str | None, options: "CompileOptions"
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import advising_ranks, compile_text, label
+    from ncc_compiler.driver import compile_model, label
 
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
@@ -124,9 +124,8 @@ def compile_command(
         if name == stage:
             graphs[name] = module
 
-    text, name = _read_model(model)
-    with advising_ranks(text):
-        neff = compile_text(text.text, options, label(name), observe)
+    text, name = _read_model(model, options.ranks)
+    neff = compile_model(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
@@ -140,7 +139,7 @@ def compile_command(
         reply.give(fields=lambda: facts, text=lambda: _summary(facts))
 
 
-def _read_model(model: str) -> "tuple[ModelText, str]":
+def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText
@@ -149,7 +148,7 @@ def _read_model(model: str) -> "tuple[ModelText, str]":
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
         return ModelText(decode(data, "<stdin>")), "<stdin>"
-    return read_text(model), model
+    return read_text(model, ranks), model
 
 
 def _notice_of_ranks(
@@ -255,7 +254,7 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import advising_ranks, label, load_text
 
-    text, name = _read_model(model)
+    text, name = _read_model(model, ranks)
     with advising_ranks(text):
         module = load_text(text.text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
