@@ -35,7 +35,7 @@ MISSING = {"jax": "install it: pip install 'neuron-ncc[jax]'"}
 
 @attrs.frozen
 class JaxSignature:
-    """How a function of JAX takes and gives trees of arrays (`Signature` of the runtime)."""
+    """How a function of JAX takes and gives trees of arrays (the runtime's `CallSignature`)."""
 
     in_tree: Any  # of (args, kwargs), without static ones
     arguments: tuple[Any, ...]  # of every leaf a jax.ShapeDtypeStruct
@@ -43,6 +43,7 @@ class JaxSignature:
     constants: tuple[Any, ...]  # arrays that JAX passes before them
     out_tree: Any
     results: tuple[Any, ...]  # a jax.ShapeDtypeStruct of every leaf
+    is_wrapped: bool = False  # by a library that flattens its own objects, in this order
     prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None  # of args, kwargs
     finish: Callable[[Any], Any] | None = None  # of the tree of results
 
@@ -57,6 +58,8 @@ class JaxSignature:
                 trees = self.prepare(*trees)
         leaves, tree = jax.tree_util.tree_flatten(trees)
         if tree != self.in_tree:
+            if not self.is_wrapped:
+                return None
             leaves = [leaf for leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
             kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
             if not leaves or kinds != [(one.shape, one.dtype) for one in self.arguments]:
@@ -126,7 +129,7 @@ class JaxProgram:
     stablehlo: bytes
     signature: JaxSignature
     parameter_names: tuple[str, ...] = ()  # where the StableHLO has none
-    replicated_on: int = 1  # how many ranks run a program that JAX lowered for one device
+    replicated_on: int | None = None  # of a program for one device, how many ranks run it
 
 
 def jax_program(
@@ -307,12 +310,13 @@ def _of_lowered(lowered: Any, wrapper: Any, ranks: int) -> JaxProgram:
             jax.ShapeDtypeStruct(info.shape, info.dtype)
             for info in jax.tree_util.tree_leaves(lowered.out_info)
         ),
+        is_wrapped=wrapper is not None,
         prepare=_preparation(wrapper),
         finish=getattr(wrapper, "postprocess", None),
     )
     name = str(module.operation.attributes["sym_name"]).strip('"')
     is_for_one = facts.get("num_devices", 1) == 1
-    return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else 1)
+    return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else None)
 
 
 def _preparation(wrapper: Any) -> Callable[[Any, Any], tuple[Any, Any]] | None:

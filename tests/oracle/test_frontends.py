@@ -9,16 +9,8 @@ from ncc_compiler.driver import compile_file
 from tests.oracle.children import run_module
 
 PARTITIONED = ("one.hlo", "one.mlir", "one.mlirbc", "one.portable.mlir", "one.pb", "dump.hlo.pb")
-ANNOTATED = (
-    "shardy.mlir",
-    "shardy.mlirbc",
-    "shardy.pb",
-    "gspmd.mlir",
-    "gspmd.mlirbc",
-    "gspmd.pb",
-    "manual.mlir",
-    "before.hlo.pb",
-)
+SHARDED = ("shardy.mlir", "shardy.mlirbc", "gspmd.mlir", "gspmd.mlirbc")
+ANNOTATED = ("shardy.pb", "gspmd.pb", "before.hlo.pb")
 
 
 @pytest.fixture(scope="session")
@@ -94,6 +86,49 @@ def test_meshes_beside_ops_that_only_the_converter_reads_are_refused(tmp_path, c
     told = capsys.readouterr().err
     assert "m.mlir:3:3: error[input-C2]: a second mesh" in told
     assert "give the .pb or the HLO text" in told
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_stablehlo_with_shardings_is_partitioned(written, name):
+    noise = np.random.default_rng(0)
+    x, w = (noise.standard_normal(shape).astype(np.float32) for shape in ((8, 8), (8, 4)))
+    neff = compile_file(written / name)
+    assert neff.program.ranks == 8
+    assert [result.shape for result in neff.program.results] == [()]
+    run = ncc_runtime.load(neff).run([x, w])
+    (total,) = run.result.values()
+    np.testing.assert_allclose(total, (x @ w).sum(), rtol=1e-4)
+    assert run.collectives
+
+
+def test_the_ranks_that_somebody_says_must_be_those_of_the_shardings(written, capsys):
+    assert main(["check", str(written / "shardy.mlir"), "--ranks", "8"]) == 0
+    assert main(["check", str(written / "shardy.mlir"), "--ranks", "4"]) == 1
+    assert "the header says 8 ranks, 4 are asked for" in capsys.readouterr().err
+
+
+def test_a_function_of_shard_map_is_partitioned(written):
+    x = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
+    run = ncc_runtime.load(compile_file(written / "manual.mlir")).run([x])
+    tanh, numbers = run.result.values()
+    total = np.tanh(x.reshape(8, 4, 6).sum(0) + np.arange(24, dtype=np.float32).reshape(4, 6))
+    np.testing.assert_allclose(tanh, np.tile(total, (8, 1)), atol=1e-5)
+    np.testing.assert_array_equal(numbers, np.arange(8))
+
+
+PYTHON = """module {
+  func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"}) -> tensor<8xf32> {
+    %0 = stablehlo.custom_call @CustomSPMDPartitioning(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+"""
+
+
+def test_partitioning_by_a_function_of_python_is_refused(tmp_path, capsys):
+    (tmp_path / "m.mlir").write_text(PYTHON)
+    assert main(["check", str(tmp_path / "m.mlir")]) == 1
+    assert "custom_partitioning partitions by a Python function" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ANNOTATED)
