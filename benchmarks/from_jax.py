@@ -138,7 +138,8 @@ def measure(decoder):
     print(
         f"{decoder.name}, {neff.program.ranks} ranks: trace {traced - start:.2f} s, partition "
         f"{partitioned - traced:.2f} s, compile {compiled - partitioned:.2f} s; {rows} "
-        f"instructions, {len(neff.program.placeholders)} collectives, {len(model.text) / 1e6:.1f} MB of text",
+        f"instructions, {len(neff.program.placeholders)} collectives, "
+        f"{len(model.text) / 1e6:.1f} MB of text",
         flush=True,
     )
 
