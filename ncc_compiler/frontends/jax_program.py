@@ -8,6 +8,7 @@ while a process that has begun to use JAX cannot get more.
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,7 +162,10 @@ def jax_program(
     else:
         with _explained(f"tracing {_name_of(function)}"), _used(mesh):
             wrapper, lowered = _lowered(function, args, kwargs, mesh, given)
-    return _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
+    program = _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
+    if wrapper is None or wrapper is function:
+        return program
+    return attrs.evolve(program, parameter_names=_paths(program.signature, function, args, kwargs))
 
 
 def _mesh_of(mesh: Any) -> Any:
@@ -194,7 +198,8 @@ def _refuse_what_is_no_function(
             "a Compiled holds machine code for the devices of this process",
             "give what it was compiled from: from_jax(jax.jit(f).lower(*args))",
         )
-    is_stage = isinstance(function, stages.Lowered | stages.Traced)
+    lowered = getattr(function, "lowered", function)  # of a library's own Lowered
+    is_stage = isinstance(lowered, stages.Lowered | stages.Traced)
     if is_stage and (args or kwargs or given):
         names = ", ".join(given) or "arguments"
         raise refusal(
@@ -355,6 +360,30 @@ def _exported(exported: Any) -> JaxProgram:
     )
     kept = tuple(names[k] for k in exported.module_kept_var_idx)
     return JaxProgram(exported.fun_name, exported.mlir_module_serialized, signature, kept)
+
+
+def _paths(
+    signature: JaxSignature, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Names of the arrays that a library's wrapper takes apart, `model.layers[0].weight`.
+
+    None are known if it takes them apart in another order than JAX.
+    """
+    tree_util = _jax().tree_util
+    try:
+        named = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return ()
+    leaves = [
+        (f"{name}{tree_util.keystr(path)}", leaf)
+        for name, tree in named.items()
+        for path, leaf in tree_util.tree_flatten_with_path(tree)[0]
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
+    kinds = [(one.shape, one.dtype) for one in signature.arguments]
+    if [(leaf.shape, leaf.dtype) for _, leaf in leaves] != kinds:
+        return ()
+    return tuple(leaves[k][0] for k in signature.kept)
 
 
 def _path_name(path: Sequence[Any]) -> str:
