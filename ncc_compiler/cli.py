@@ -145,7 +145,7 @@ def compile_command(
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
-    from ncc_compiler.frontends.foreign import ModelText
+    from ncc_compiler.frontends.foreign import ModelText, partitioned
     from ncc_compiler.frontends.python_file import split
     from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
@@ -155,7 +155,7 @@ def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
         return read_python(*python, ranks), model
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
-        return ModelText(decode(data, "<stdin>")), "<stdin>"
+        return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
     return read_text(model, ranks), model
 
 

@@ -11,7 +11,7 @@ import attrs
 from ncc_compiler.codegen.generate import Neff, generate, seal
 from ncc_compiler.codegen.parameters import described
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
-from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
+from ncc_compiler.frontends.foreign import KINDS, ModelText, partitioned, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
@@ -87,14 +87,15 @@ def compile_file(path: str | Path, options: CompileOptions | None = None) -> Nef
 
 
 def read_text(path: str | Path, ranks: int | None = None) -> ModelText:
-    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`.
+    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`, and XLA partitions.
 
     Raises OSError if the file cannot be read, CompileError if it holds no model.
     """
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
         return read_foreign(path, kind, ranks)
-    return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
+    text = decode(read_file(path, MOST_MODEL_BYTES), str(path))
+    return partitioned(ModelText(text), str(path), ranks)
 
 
 _RULES_ON_RANKS = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})

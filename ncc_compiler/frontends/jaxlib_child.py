@@ -91,6 +91,13 @@ def proto_to_hlo(data: bytes, ranks: int, folder: Path) -> str:  # noqa: ARG001 
     return _answer(_printed(_hlo.HloModule.from_serialized_hlo_module_proto(data)))
 
 
+def sharded_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
+    """HLO text, or an HloModuleProto, with shardings that nobody has acted upon."""
+    if data.lstrip().startswith(b"HloModule"):
+        data = _hlo.hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto()
+    return stablehlo_to_hlo(_jax.mlir.hlo_to_stablehlo(data), ranks, folder)
+
+
 _Arrays: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
@@ -254,7 +261,8 @@ def _compile_options(
     build.use_spmd_partitioning = True
     takes, gives = _ends(module)
     spellings = {name for side in (takes, gives) for _, attributes in side for name in attributes}
-    build.use_shardy_partitioner = "mhlo.sharding" not in spellings or "sdy.sharding" in spellings
+    is_shardy = "sdy.sharding" in spellings or "xla.sdy." in str(module.operation.attributes)
+    build.use_shardy_partitioner = is_shardy or "mhlo.sharding" not in spellings
     # what has no sharding gets the one that suits the program
     without = [[not set(_SHARDING) & set(row) for _, row in side] for side in (takes, gives)]
     build.allow_spmd_sharding_propagation_to_parameters = without[0]
@@ -647,6 +655,7 @@ def _printed(module: _hlo.HloModule) -> str:
 KINDS: Mapping[str, Callable[[bytes, int, Path], str]] = {
     "StableHLO": stablehlo_to_hlo,
     "HLO": proto_to_hlo,
+    "sharded HLO": sharded_to_hlo,
 }
 
 
