@@ -262,11 +262,10 @@ def _summary(facts: Mapping[str, Any]) -> str:
 @replying
 def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import advising_ranks, label, load_text
+    from ncc_compiler.driver import label, load_model
 
     text, name = _read_model(model, ranks)
-    with advising_ranks(text):
-        module = load_text(text.text, ranks, label(name))
+    module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     facts = {"model": name, "ranks": module.ranks, "operations": operations}

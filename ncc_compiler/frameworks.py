@@ -93,9 +93,9 @@ def _text_of_jax(program: JaxProgram, ranks: int | None) -> ModelText:
         parameters = zip(model.parameters, program.parameter_names, strict=True)
         named = (attrs.evolve(array, name=name) for array, name in parameters)
         model = attrs.evolve(model, parameters=tuple(named))
+    header, newline, rest = model.text.partition("\n")
     replicas = ranks if program.replicated_on == 1 else program.replicated_on
-    if replicas is not None and replicas > 1:
-        header, newline, rest = model.text.partition("\n")
+    if replicas is not None and replicas > 1 and " num_partitions=" not in header:
         text = f"{header}, num_partitions={replicas}{newline}{rest}"
         whole = (attrs.evolve(array, sharding="{replicated}") for array in model.results)
         model = attrs.evolve(model, text=text, results=tuple(whole))

@@ -44,13 +44,15 @@ class ModelText:
 
     `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
     `parameters` and `results` are in the order of the program's inputs and outputs, one for each
-    or none at all. `compile_model` of `ncc_compiler/driver.py` takes it.
+    or none at all. `is_partitioned` says that XLA's partitioner has just run. `compile_model` of
+    `ncc_compiler/driver.py` takes it.
     """
 
     text: str
     ranks_are_inferred: bool = False
     parameters: tuple[WholeArray, ...] = ()
     results: tuple[WholeArray, ...] = ()
+    is_partitioned: bool = False
 
 
 def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> ModelText:
@@ -92,6 +94,8 @@ def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelT
 
     Without jaxlib it stays as it is, and is refused where it is compiled.
     """
+    if model.is_partitioned:
+        return model
     try:
         check_partitioned(Source(name, model.text), ranks)
     except NeverPartitionedError:
@@ -165,7 +169,8 @@ def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
         is_single = not re.search(r"=(?!1\b)\d", counts)
         header += count_of_shardings(text) if is_single else counts
         is_inferred = not counts
-    return ModelText(f"{header}{newline}{rest}", is_inferred, parameters, results)
+    text = f"{header}{newline}{rest}"
+    return ModelText(text, is_inferred, parameters, results, facts.get("is_partitioned", False))
 
 
 def _fault(name: str, child: subprocess.CompletedProcess[bytes]) -> CompileError:

@@ -319,6 +319,14 @@ def _of_lowered(lowered: Any, wrapper: Any, ranks: int) -> JaxProgram:
         prepare=_preparation(wrapper),
         finish=getattr(wrapper, "postprocess", None),
     )
+    (main,) = [op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"']
+    if "arg_attrs" in main.attributes and "jax.global_constant" in str(
+        main.attributes["arg_attrs"]
+    ):
+        raise refusal(
+            "the program was lowered for several platforms, of which a run would choose one",
+            'lower it for one: traced.lower(lowering_platforms=("cpu",))',
+        )
     name = str(module.operation.attributes["sym_name"]).strip('"')
     is_for_one = facts.get("num_devices", 1) == 1
     return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else None)

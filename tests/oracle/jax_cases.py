@@ -4,6 +4,7 @@ Prints an object: of every case the error, or nothing. Where the process has too
 mesh it is an AbstractMesh. What JAX computes on one device is the expected value.
 """
 
+import collections
 import json
 import sys
 import traceback
@@ -20,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 import ncc_runtime
 from ncc_compiler import CompileError, CompileOptions, from_jax
 from ncc_runtime.errors import InputError
+from ncc_runtime.neff.listing import parse_program, print_program
 
 NOISE = np.random.default_rng(0)
 HAS_DEVICES = jax.device_count() >= 8
@@ -358,6 +360,65 @@ def a_program_for_one_device_on_several_ranks():
     check(from_jax(lambda x: x * 2, x, options=CompileOptions(ranks=4)), x * 2, x, ranks=4)
 
 
+@case
+def empty_arrays_and_no_arrays():
+    x, y = array(0, 4), array(8, 0)
+
+    def function(x, y):
+        return x * 2, y.sum(1), None, ()
+
+    neff = from_jax(function, x, y, mesh={"d": 8}, in_shardings=(None, P("d")))
+    check(neff, (x * 2, y.sum(1), None, ()), x, y)
+    twice = 2 * np.arange(16, dtype=np.float32)
+    for options, ranks in (({"mesh": {"d": 8}, "out_shardings": P("d")}, 8), ({}, 1)):
+        check(from_jax(lambda: jnp.arange(16.0) * 2, **options), twice, ranks=ranks)
+    assert ncc_runtime.load(from_jax(lambda _: None, x)).run(x).result is None
+
+
+@case
+def keys_of_a_bit_generator():
+    key = jax.random.key(0, impl="rbg")  # annotated for a mesh without axes
+    for options, ranks in (({"mesh": {"d": 8}}, 8), ({}, 1)):
+        neff = from_jax(lambda key: jax.random.bits(key, (8, 4)), key, **options)
+        check(neff, jax.random.bits(key, (8, 4)), key, ranks=ranks)
+
+
+@case
+def manual_and_automatic_axes():
+    devices, x, w = mesh(d=2, m=4), array(8, 16), array(16, 16)
+    partly = jax.shard_map(
+        lambda x, w: lax.psum(x @ w, "d"),
+        mesh=devices,
+        in_specs=(P("d"), P()),
+        out_specs=P(),
+        axis_names={"d"},
+    )
+    neff = from_jax(jax.jit(partly), x, w, mesh=devices, in_shardings=(P("d"), P(None, "m")))
+    check(neff, (x @ w).reshape(2, 4, 16).sum(0), x, w, atol=1e-3)
+    wholly = jax.shard_map(
+        lambda x, w: x @ w, mesh=devices, in_specs=(P("d"), P(None, "m")), out_specs=P("d", "m")
+    )
+
+    def function(x, w):
+        return lax.with_sharding_constraint(jnp.tanh(wholly(x, w)), P("m")) @ w
+
+    check(from_jax(function, x, w, mesh=devices), np.tanh(x @ w) @ w, x, w, atol=1e-3)
+
+
+@case
+def names_of_any_letters():
+    pair = collections.namedtuple("pair", "a b")
+    x, odd = array(4), 'x"y\\é\n'
+
+    def function(first, *rest):
+        return pair(first.b, {odd: first.a + rest[0]})
+
+    neff = from_jax(function, pair(x, x), x, mesh={"d": 2})
+    check(neff, pair(x, {odd: x + x}), pair(x, x), x, ranks=2)
+    assert names(neff) == ["first.a", "first.b", "rest[0]"]
+    assert parse_program(print_program(neff.program)) == neff.program
+
+
 def refusal(function, *args, **options) -> str:
     with pytest.raises(CompileError) as error:
         from_jax(function, *args, **options)
@@ -371,6 +432,7 @@ def refusals():
     exported = jax.export.export(jitted)(
         jax.ShapeDtypeStruct(jax.export.symbolic_shape("b"), jnp.float32)
     )
+    for_two = jitted.trace(x).lower(lowering_platforms=("cpu", "tpu"))
     for told, function, args, options in (
         ("from_jax(jax.jit(f).lower(*args))", jitted.lower(x).compile(), (), {}),
         ("an int is no function", 3, (), {}),
@@ -384,6 +446,7 @@ def refusals():
         ('write {"data": 2, "model": 4}', jitted, (x,), {"mesh": 8}),
         ("jax.new_ref", lambda ref: ref[...] + 1, (jax.new_ref(x),), {}),
         ("give arguments with it", exported, (), {}),
+        ("lowered for several platforms", for_two, (), {}),
         ("take the jax.pure_callback", lambda x: jax.debug.print("{}", x), (x,), {}),
     ):
         answer = refusal(function, *args, **options)
