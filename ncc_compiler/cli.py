@@ -43,7 +43,7 @@ _RANKS_OPTION = click.option(
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of ranks, for programs that do not say it.",
+    help="Number of ranks, for programs that do not say it; FILE.py sees so many devices.",
 )
 
 
@@ -113,7 +113,10 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
 def compile_command(
     reply: Reply, model: str, output: str | None, shown: str | None, options: "CompileOptions"
 ) -> None:
-    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
+    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
+
+    MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
+    """
     from ncc_compiler.driver import compile_model, label
 
     target = _output_path(model, output, shown)
@@ -142,12 +145,17 @@ def compile_command(
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
-    from ncc_compiler.frontends.foreign import ModelText
+    from ncc_compiler.frontends.foreign import ModelText, partitioned
+    from ncc_compiler.frontends.python_file import split
     from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
+    if (python := split(model)) is not None:
+        from ncc_compiler.frameworks import read_python
+
+        return read_python(*python, ranks), model
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
-        return ModelText(decode(data, "<stdin>")), "<stdin>"
+        return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
     return read_text(model, ranks), model
 
 
@@ -171,12 +179,14 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
         raise click.UsageError("-o - names no file; give the name of one, such as -o model.neff")
     if output is None and Path(model).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
-    target = Path(output) if output is not None else Path(model).with_suffix(".neff")
+    file, colon, function = model.partition(".py:")  # the file, and what names the program
+    of = Path(model) if not colon else Path(file).with_name(function or "-")
+    target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
-    check_written({"-o": str(target)}, [] if model == "-" else [model])
+    check_written({"-o": str(target)}, [] if model == "-" else [f"{file}.py" if colon else model])
     return target
 
 
@@ -252,11 +262,10 @@ def _summary(facts: Mapping[str, Any]) -> str:
 @replying
 def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import advising_ranks, label, load_text
+    from ncc_compiler.driver import label, load_model
 
     text, name = _read_model(model, ranks)
-    with advising_ranks(text):
-        module = load_text(text.text, ranks, label(name))
+    module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     facts = {"model": name, "ranks": module.ranks, "operations": operations}

@@ -1,14 +1,15 @@
 """Programs of Python frameworks, from the function to the compiled program."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
 from ncc_compiler.codegen.generate import Neff
 from ncc_compiler.driver import compile_model
+from ncc_compiler.frontends import python_file
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
-from ncc_compiler.frontends.jax_program import JaxProgram, jax_program
-from ncc_compiler.ir.whole_array import WholeArray
+from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program, refusal
 from ncc_compiler.options import CompileOptions
 
 
@@ -48,29 +49,54 @@ def from_jax(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
     )
-    return compile_jax(program, options)
-
-
-def compile_jax(program: JaxProgram, options: CompileOptions | None = None) -> Neff:
-    """The compiled program, which carries the trees of its arrays."""
     options = options or CompileOptions()
-    if program.replicated_on > 1 and options.ranks is None:
-        options = attrs.evolve(options, ranks=program.replicated_on)
-    neff = compile_model(jax_text(program), options, program.name)
+    neff = compile_model(_text_of_jax(program, options.ranks), options, program.name)
     return attrs.evolve(neff, signature=program.signature)
 
 
-def jax_text(program: JaxProgram) -> ModelText:
+def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:
+    """The HLO text of what a function of a Python file returns: what `from_jax` takes.
+
+    That is (fn, args) or (fn, args, kwargs), where `kwargs` may have those of `from_jax`, or one
+    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Raises
+    CompileError, and OSError if the file cannot be read.
+    """
+    returned = python_file.returned(file, function, ranks)
+    value, args, kwargs = _call(returned, f"{file}: {function}")
+    options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
+    return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
+
+
+def _call(value: Any, where: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    """A function, its arguments and its keywords."""
+    if not isinstance(value, tuple):
+        return value, (), {}
+    function, args, kwargs = (*value, None, None, None)[:3]
+    args, kwargs = () if args is None else args, {} if kwargs is None else kwargs
+    if (
+        not 1 <= len(value) <= 3
+        or not isinstance(args, list | tuple)
+        or not isinstance(kwargs, dict)
+    ):
+        kinds = ", ".join(type(one).__name__ for one in value)
+        raise refusal(
+            f"{where} gives ({kinds}), which is no function, tuple of arguments, dict of keywords",
+            'return (fn, (x, y)) or (fn, (x, y), {"mesh": mesh})',
+        )
+    return function, args, dict(kwargs)
+
+
+def _text_of_jax(program: JaxProgram, ranks: int | None) -> ModelText:
     """The HLO text of what one rank runs."""
-    model = to_hlo_text(program.stablehlo, "StableHLO", program.name, advice="")
+    model = to_hlo_text(program.stablehlo, "StableHLO", program.name, ranks, advice="")
     if len(program.parameter_names) == len(model.parameters):
-        named = map(_renamed, model.parameters, program.parameter_names)
+        parameters = zip(model.parameters, program.parameter_names, strict=True)
+        named = (attrs.evolve(array, name=name) for array, name in parameters)
         model = attrs.evolve(model, parameters=tuple(named))
-    if program.replicated_on > 1:
-        whole = (attrs.evolve(result, sharding="{replicated}") for result in model.results)
-        model = attrs.evolve(model, results=tuple(whole))
+    header, newline, rest = model.text.partition("\n")
+    replicas = ranks if program.replicated_on == 1 else program.replicated_on
+    if replicas is not None and replicas > 1 and " num_partitions=" not in header:
+        text = f"{header}, num_partitions={replicas}{newline}{rest}"
+        whole = (attrs.evolve(array, sharding="{replicated}") for array in model.results)
+        model = attrs.evolve(model, text=text, results=tuple(whole))
     return model
-
-
-def _renamed(array: WholeArray, name: str) -> WholeArray:
-    return attrs.evolve(array, name=name)

@@ -99,6 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.array_files": {ERRORS, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
+    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs"},
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
@@ -190,6 +191,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
+    "ncc_compiler.frameworks": {"ncc_compiler"},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},

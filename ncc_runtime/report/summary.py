@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ncc_runtime.group_rules.verdict import Verdict
@@ -48,6 +49,8 @@ def as_json(
             f"out{number}": {
                 "shape": list(program.tensors[tensor].shape),
                 "dtype": program.tensors[tensor].dtype.value,
+                "name": program.result(number).name,
+                "whole_shape": program.whole_shape(program.result(number), tensor),
                 **(
                     {"program": stage.program.name, "ranks": stage.ranks.tolist()}
                     if has_stages
@@ -174,12 +177,16 @@ def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
     has_stages = len(executable.stages) > 1
     begins = "the first of them begins" if has_stages else "rank 0 begins"
-    for name in ("name", "type on a rank", *(("ranks",) if has_stages else ()), begins):
+    program = executable.program
+    is_named = any(result.name for result in program.results)
+    called = ("in the model",) if is_named else ()
+    for name in ("name", *called, "type on a rank", *(("ranks",) if has_stages else ()), begins):
         table.add_column(name)
     outputs = zip(_outputs(executable), run.outputs, strict=True)
     for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS)):
         table.add_row(
             f"out{number}",
+            *((escape(repr(program.result(number).name)[1:-1]),) if is_named else ()),
             stage.program.tensors[tensor].type_text.replace("[", "\\["),
             *((ranks_text(stage.ranks.tolist()),) if has_stages else ()),
             _first_values(array[0]),
