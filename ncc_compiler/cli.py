@@ -254,6 +254,8 @@ def _elided_warning(model: str, elided: "Sequence[Origin]") -> str:
 
 
 def _summary(neff: "Neff", model: str, target: Path, *, as_json: bool) -> str:
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
+
     program = neff.program
     counts = {
         "ranks": program.ranks,
@@ -262,11 +264,13 @@ def _summary(neff: "Neff", model: str, target: Path, *, as_json: bool) -> str:
         "hbm_bytes": program.hbm_bytes,
         "file_bytes": len(neff.data),
     }
+    memory = memory_of(program)
     if as_json:
-        return _json({"model": model, "neff": str(target), **counts})
+        fields = {"model": model, "neff": str(target), **counts, "memory": memory_json(memory)}
+        return _json(fields)
     return (
         f"{target}: {counts['ranks']} ranks, {counts['instructions']} instructions, "
-        f"{counts['collectives']} collectives, {counts['hbm_bytes']} bytes of HBM per rank"
+        f"{counts['collectives']} collectives; {memory_text(memory)}"
     )
 
 

@@ -24,7 +24,8 @@ from ncc_runtime.placement import Placement
 from ncc_runtime.plans import document
 from ncc_runtime.plans.document import encoded
 from ncc_runtime.plans.files import PlanFile
-from ncc_runtime.report.run import SCHEMA
+from ncc_runtime.neff.memory import largest_lines
+from ncc_runtime.report.run import facts, heading, memory_use
 
 
 @attrs.frozen(eq=False)
@@ -63,8 +64,7 @@ class Explained:
 class Explanation:
     """Every kind of collective of a placed program."""
 
-    program: Program
-    placement: Placement
+    executable: Executable
     parts: Parts
     rows: tuple[Explained, ...]
 
@@ -82,7 +82,7 @@ def explained(
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
         alike.setdefault((collective_key(program, placeholder), *kind), []).append(number)
     rows = tuple(_explained(program, parts, ids, choices[ids[0]]) for ids in alike.values())
-    return Explanation(program, placement, parts, rows)
+    return Explanation(executable, parts, rows)
 
 
 def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -> Explained:
@@ -102,7 +102,7 @@ def saved(explanation: Explanation) -> bytes:
     """A file of the plans that were chosen, each kind of collective once."""
     texts = []
     for row in explanation.rows:
-        job = job_of(explanation.program, row.placeholder)
+        job = job_of(explanation.executable.program, row.placeholder)
         text = document.described(job, row.choice.chosen.replica_groups)
         if text not in texts:
             texts.append(text)
@@ -153,15 +153,8 @@ def touched(parts: Parts, price: Price, kind: PartKind) -> tuple[int, int]:
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """The object that `nccrt explain --json` prints; times in microseconds, sizes in bytes."""
-    placement = explanation.placement
     return {
-        "schema": SCHEMA,
-        "model": explanation.program.name,
-        "topology": placement.topology.name,
-        "nodes": placement.topology.nodes,
-        "lnc": placement.topology.lnc,
-        "placement": placement.strategy,
-        "ranks": placement.ranks,
+        **facts(explanation.executable),
         "collectives": [_row(explanation.parts, row) for row in explanation.rows],
     }
 
@@ -245,11 +238,9 @@ def as_text(explanation: Explanation) -> str:
     """A heading, then every kind of collective in the order of the program."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
-    place = explanation.placement
-    console.print(
-        f"{explanation.program.name}: {place.ranks} ranks on {place.topology.nodes} x "
-        f"{place.topology.name}, lnc {place.topology.lnc}, {place.strategy}"
-    )
+    console.print(heading(explanation.executable), soft_wrap=True)
+    for line in largest_lines(memory_use(explanation.executable), MOST_NAMED):
+        console.print(line, soft_wrap=True)
     if not explanation.rows:
         console.print("no collectives: the topology makes no difference to this program")
     for row in explanation.rows:

@@ -112,7 +112,7 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     """The summary that `nccrt run` prints."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    console.print(heading(executable), markup=False)
+    console.print(heading(executable), markup=False, soft_wrap=True)
     counts = instruction_counts(executable)
     console.print(
         f"{counts['engine']} engine instructions, {counts['cc']} CC-core instructions, "
