@@ -15,7 +15,8 @@ from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.lowering.choices import chooser_of, collective_key, groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.program import Origin, Program
+from ncc_runtime.neff.stages import collective_origins
 from ncc_runtime.report.overlap import Cover, busy_cover
 from ncc_runtime.topology.routes import Transport
 
@@ -29,8 +30,10 @@ class CollectiveRow:
     id: int
     name: str
     op: str
+    line: str  # of the user's code, `model.py:12`; empty where it is not known
     algorithm: str
-    group_size: int
+    groups: int  # of a permute 1: all ranks that take part
+    group_size: int  # of the largest
     operands: int
     bytes: int  # of the larger side on one rank, as nccom-test counts size
     runs: int | None  # more than one in a loop; times are of all runs together
@@ -47,10 +50,12 @@ def collective_rows(
 ) -> tuple[CollectiveRow, ...]:
     """The rows, in the order of the program's placeholders."""
     busy = busy_cover(trace) if trace is not None and traffic else None
+    origins = collective_origins(executable.program)
     return tuple(
         _row(
             executable,
             number,
+            origins[number],
             moved,
             _Times() if trace is None or busy is None else _times(trace, busy, number),
         )
@@ -85,7 +90,9 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     )
 
 
-def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> CollectiveRow:
+def _row(
+    executable: Executable, number: int, origin: Origin, moved: Traffic, times: _Times
+) -> CollectiveRow:
     placeholder, filled = executable.program.placeholders[number], executable.lowered[number]
     tensors = executable.program.tensors
     sides = (placeholder.operands, placeholder.results)
@@ -93,7 +100,9 @@ def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> 
         id=number,
         name=placeholder.name,
         op=placeholder.op.value,
+        line=origin.place,
         algorithm=filled.name,
+        groups=max(1, len(placeholder.groups)),
         group_size=max(filled.group_sizes, default=0),
         operands=len(placeholder.operands),
         bytes=max(sum(tensors[tensor].size_bytes for tensor in side) for side in sides),

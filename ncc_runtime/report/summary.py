@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import collectives, performance
-from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.report import collective_table, collectives, performance
+from ncc_runtime.report.collective_table import RowOrder
+from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
 
@@ -68,7 +69,9 @@ def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, An
         "id": row.id,
         "name": row.name,
         "op": row.op,
+        "line": row.line,
         "algorithm": row.algorithm,
+        "groups": row.groups,
         "group_size": row.group_size,
         "operands": row.operands,
         "bytes": row.bytes,
@@ -108,8 +111,16 @@ def blas_kernel() -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float) -> str:
-    """The summary that `nccrt run` prints."""
+def as_text(
+    executable: Executable,
+    run: Run,
+    options: RunOptions,
+    host_s: float,
+    order: RowOrder = RowOrder.PROGRAM,
+    *,
+    each: bool = False,
+) -> str:
+    """The summary that `nccrt run` prints; `each` collective in a row of its own."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
     console.print(heading(executable), markup=False, soft_wrap=True)
@@ -119,7 +130,8 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
         f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks"
     )
     if run.collectives:
-        out.writelines(f"{line}\n" for line in _collectives_lines(run.collectives))
+        lines = collective_table.table_lines(run.collectives, order, each=each)
+        out.writelines(f"{line}\n" for line in lines)
     for note in run.notes:
         console.print(f"note: {note}", markup=False)
         for line in collectives.lines(collectives.joined(executable, run.collectives)):
@@ -138,32 +150,6 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:
-    """A table; there may be many thousands of rows, and rich takes long to lay out each."""
-    times = ("start us", "time us", "exposed us")
-    moved = (f"{transport.value} B" for transport in REMOTE)
-    headings = ("id", "op", "algorithm", "ranks", "bytes", *times, *moved)
-    lines = [headings, *map(_collective_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if heading in ("op", "algorithm") else ">" for heading in headings]
-    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield "collectives"
-    yield from (row.format(*cells) for cells in lines)
-
-
-def _collective_cells(row: CollectiveRow) -> tuple[str, ...]:
-    times = (row.start_us, row.time_us, row.exposed_us)
-    return (
-        str(row.id),
-        row.op,
-        row.algorithm,
-        str(row.group_size),
-        str(row.bytes),
-        *("-" if time is None else f"{time:.3f}" for time in times),
-        *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
-    )
 
 
 MOST_OUTPUTS = 1000

@@ -1,0 +1,171 @@
+"""The table of collectives that `nccrt run` prints: equal ones in one row, or each.
+
+There may be many thousands of rows, and rich takes long to lay out each.
+"""
+
+import enum
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import attrs
+
+from ncc_runtime.neff.memory import size_text
+from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.topology.routes import Transport
+
+MOST_FOLDED = 40
+"""Rows of equal collectives of one line each; where there are more, lines are joined."""
+
+
+class RowOrder(enum.Enum):
+    """By what the rows of the table are sorted: the largest first, starts the earliest first."""
+
+    PROGRAM = "program"
+    EXPOSED = "exposed"
+    TIME = "time"
+    BYTES = "bytes"
+    START = "start"
+
+
+@attrs.frozen
+class EqualCollectives:
+    """Collectives of one op, size, group and algorithm, in the order of the program."""
+
+    rows: tuple[CollectiveRow, ...]
+
+    @property
+    def first(self) -> CollectiveRow:
+        return self.rows[0]
+
+    @property
+    def starts(self) -> list[float]:
+        """In microseconds, of those that ran by a clock."""
+        return [row.start_us for row in self.rows if row.start_us is not None]
+
+    @property
+    def time_us(self) -> float | None:
+        """The sum, None without a clock."""
+        return _sum([row.time_us for row in self.rows])
+
+    @property
+    def exposed_us(self) -> float | None:
+        """The sum, None without a clock."""
+        return _sum([row.exposed_us for row in self.rows])
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines of the user's code that are known, each once."""
+        return list(dict.fromkeys(row.line for row in self.rows if row.line))
+
+    def sent_bytes(self, transport: Transport) -> int:
+        """Of all ranks."""
+        return sum(row.bytes_by_transport[transport.value] for row in self.rows)
+
+
+def _sum(times: Sequence[float | None]) -> float | None:
+    known = [time for time in times if time is not None]
+    return sum(known) if known else None
+
+
+def _kind(row: CollectiveRow) -> tuple[Hashable, ...]:
+    return row.op, row.algorithm, row.groups, row.group_size, row.bytes, row.operands
+
+
+def _kind_and_line(row: CollectiveRow) -> tuple[Hashable, ...]:
+    return *_kind(row), row.line
+
+
+def folded(rows: Sequence[CollectiveRow]) -> list[EqualCollectives]:
+    """Equal collectives together: those of one line, or of all where lines are many."""
+    alike = _grouped(rows, _kind_and_line)
+    return alike if len(alike) <= MOST_FOLDED else _grouped(rows, _kind)
+
+
+def _grouped(
+    rows: Sequence[CollectiveRow], key: Callable[[CollectiveRow], Hashable]
+) -> list[EqualCollectives]:
+    alike: dict[Hashable, list[CollectiveRow]] = {}
+    for row in rows:
+        alike.setdefault(key(row), []).append(row)
+    return [EqualCollectives(tuple(group)) for group in alike.values()]
+
+
+_SORT_KEYS: dict[RowOrder, Callable[[EqualCollectives], float]] = {
+    RowOrder.PROGRAM: lambda each: each.first.id,
+    RowOrder.EXPOSED: lambda each: -(each.exposed_us or 0.0),
+    RowOrder.TIME: lambda each: -(each.time_us or 0.0),
+    RowOrder.BYTES: lambda each: -each.first.bytes * len(each.rows),
+    RowOrder.START: lambda each: min(each.starts, default=float("inf")),
+}
+
+
+def table_lines(
+    rows: Sequence[CollectiveRow], order: RowOrder = RowOrder.PROGRAM, *, each: bool = False
+) -> Iterator[str]:
+    """A heading and a line for equal collectives, or with `each` for every one of them."""
+    alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
+    alike.sort(key=_SORT_KEYS[order])
+    transports = [kind for kind in REMOTE if any(group.sent_bytes(kind) for group in alike)]
+    # to a nanosecond where this is not more than a column holds
+    longest = max((group.time_us or 0.0 for group in alike), default=0.0)
+    places = 3 if longest < 10_000 else 1
+    count_width = max(len(str(len(group.rows))) for group in alike)
+    headings = (
+        "id",
+        "collective",
+        "algorithm",
+        "groups",
+        "bytes",
+        *("start us", "time us", "exposed us"),
+        *(_HEADINGS[transport] for transport in transports),
+        "line",
+    )
+    lines = [headings]
+    for group in alike:
+        times = (min(group.starts, default=None), group.time_us, group.exposed_us)
+        lines.append(
+            (
+                f"p{group.first.id}",
+                _name(group, count_width),
+                group.first.algorithm,
+                f"{group.first.groups} of {group.first.group_size}",
+                _size(group.first.bytes),
+                *("-" if time is None else f"{time:.{places}f}" for time in times),
+                *(_size(group.sent_bytes(transport)) for transport in transports),
+                _line(group),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<" if heading in _WORDS else ">" for heading in headings]
+    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    yield "collectives"
+    yield from (row.format(*cells).rstrip() for cells in lines)
+
+
+_WORDS = ("id", "collective", "algorithm", "line")
+_HEADINGS = {
+    Transport.INTRA_CHIP: "on chip",
+    Transport.NEURONLINK: "links",
+    Transport.EFA: "EFA",
+}
+
+
+def _name(group: EqualCollectives, count_width: int) -> str:
+    """`22 x all-reduce`; of a single one its name, which mostly begins with the op."""
+    first = group.first
+    if len(group.rows) > 1:
+        return f"{len(group.rows):>{count_width}} x {first.op}"
+    margin = " " * (count_width + 3) if count_width > 1 else ""
+    if first.name.startswith(first.op):
+        return f"{margin}{first.name}"
+    return f"{margin}{first.op} {first.name}".rstrip()
+
+
+def _line(group: EqualCollectives) -> str:
+    lines = group.lines
+    if not lines:
+        return ""
+    return lines[0] if len(lines) == 1 else f"{lines[0]} and {len(lines) - 1} more"
+
+
+def _size(size_bytes: int) -> str:
+    return size_text(size_bytes).replace(".0 ", " ") if size_bytes else "-"
