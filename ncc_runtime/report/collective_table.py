@@ -105,17 +105,15 @@ def table_lines(
     alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
     alike.sort(key=_SORT_KEYS[order])
     transports = [kind for kind in REMOTE if any(group.sent_bytes(kind) for group in alike)]
-    # to a nanosecond where this is not more than a column holds
-    longest = max((group.time_us or 0.0 for group in alike), default=0.0)
-    places = 3 if longest < 10_000 else 1
-    count_width = max(len(str(len(group.rows))) for group in alike)
+    latest = max(max([*group.starts, group.time_us or 0.0]) for group in alike)
+    places = 3 if latest < 10_000 else 1 if latest < 100_000 else 0
     headings = (
         "id",
         "collective",
         "algorithm",
         "groups",
         "bytes",
-        *("start us", "time us", "exposed us"),
+        *("start", "time", "exposed"),
         *(_HEADINGS[transport] for transport in transports),
         "line",
     )
@@ -125,7 +123,7 @@ def table_lines(
         lines.append(
             (
                 f"p{group.first.id}",
-                _name(group, count_width),
+                _name(group),
                 group.first.algorithm,
                 f"{group.first.groups} of {group.first.group_size}",
                 _size(group.first.bytes),
@@ -137,7 +135,7 @@ def table_lines(
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     sides = ["<" if heading in _WORDS else ">" for heading in headings]
     row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield "collectives"
+    yield "collectives, times in us"
     yield from (row.format(*cells).rstrip() for cells in lines)
 
 
@@ -149,15 +147,12 @@ _HEADINGS = {
 }
 
 
-def _name(group: EqualCollectives, count_width: int) -> str:
+def _name(group: EqualCollectives) -> str:
     """`22 x all-reduce`; of a single one its name, which mostly begins with the op."""
     first = group.first
     if len(group.rows) > 1:
-        return f"{len(group.rows):>{count_width}} x {first.op}"
-    margin = " " * (count_width + 3) if count_width > 1 else ""
-    if first.name.startswith(first.op):
-        return f"{margin}{first.name}"
-    return f"{margin}{first.op} {first.name}".rstrip()
+        return f"{len(group.rows)} x {first.op}"
+    return first.name if first.name.startswith(first.op) else f"{first.op} {first.name}".rstrip()
 
 
 def _line(group: EqualCollectives) -> str:
