@@ -18,6 +18,7 @@ from ncc_runtime.report import collective_table, collectives, performance
 from ncc_runtime.report.collective_table import RowOrder
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
+from ncc_runtime.report.rates import rates_json, rates_lines, rates_of
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
 
 WIDTH = 120
@@ -29,8 +30,13 @@ def as_json(
     options: RunOptions,
     host_s: float,
     verdicts: Sequence[Verdict] = (),
+    tokens: int | None = None,
 ) -> dict[str, Any]:
-    """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
+    """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes.
+
+    `tokens` are those of one run, on all ranks.
+    """
+    rates = None if run.trace is None else rates_of(run.trace, tokens)
     program, has_stages = executable.program, len(executable.stages) > 1
     joined = collectives.by_id(collectives.joined(executable, run.collectives))
     return {
@@ -44,6 +50,7 @@ def as_json(
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
+        "rates": None if rates is None else rates_json(rates),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
             f"out{number}": {
@@ -119,8 +126,12 @@ def as_text(
     order: RowOrder = RowOrder.PROGRAM,
     *,
     each: bool = False,
+    tokens: int | None = None,
 ) -> str:
-    """The summary that `nccrt run` prints; `each` collective in a row of its own."""
+    """The summary that `nccrt run` prints; with `each` every collective has a row of its own.
+
+    `tokens` are those of one run, on all ranks.
+    """
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
     console.print(heading(executable), markup=False, soft_wrap=True)
@@ -143,6 +154,9 @@ def as_text(
     if run.trace is not None:
         spent = Performance(run.trace)
         console.print(f"predicted time {run.trace.time_ps / 1e6:.3f} us")
+        if rates := rates_of(run.trace, tokens):
+            for line in rates_lines(rates, executable.ranks):
+                console.print(line, markup=False, soft_wrap=True)
         for line in performance.lines(spent):
             console.print(line, markup=False, soft_wrap=True)
         console.print(performance.table(spent.path))
