@@ -143,7 +143,4 @@ def _roomier(program: Program, topology: Topology, memory: MemoryUse) -> Iterato
                     f"{name}" if nodes == 1 else f"{nodes} x {name}"
                 )
     for (_, room, lnc), names in sorted(found.items()):
-        yield (
-            f"{', '.join(names)} at lnc {lnc}: a rank has "
-            f"{size_text(room).replace('.0 ', ' ')}"
-        )
+        yield (f"{', '.join(names)} at lnc {lnc}: a rank has {size_text(room).replace('.0 ', ' ')}")

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.program import ALIGNMENT, BufferKind, Program
+from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program
 from ncc_runtime.neff.stages import stages_of
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
@@ -111,18 +111,12 @@ class MemoryUse:
         for number in self.buffers:
             buffer = self.program.buffers[number]
             key = KIND_NAMES[buffer.kind], lines.get(number, ""), buffer.size_bytes
-            alike.setdefault(key, []).append(number)
-        rows = [
-            EqualBuffers(
-                kind,
-                names.get(numbers[0]) or self.program.buffers[numbers[0]].name,  # type: ignore[call-overload]
-                line,
-                len(numbers),
-                size,
-            )
-            for (kind, line, size), numbers in alike.items()
-            if size
-        ]
+            if buffer.size_bytes:
+                alike.setdefault(key, []).append(number)
+        rows = []
+        for (kind, line, size), numbers in alike.items():
+            name = names.get(BufferId(numbers[0])) or self.program.buffers[numbers[0]].name
+            rows.append(EqualBuffers(kind, name, line, len(numbers), size))
         return sorted(rows, key=lambda row: -row.takes_bytes)[:MOST_LARGEST]
 
 
@@ -212,14 +206,16 @@ def memory_json(memory: MemoryUse) -> dict[str, Any]:
 
 def largest_lines(memory: MemoryUse, count: int) -> Iterator[str]:
     """The largest buffers as lines of a table."""
-    rows = [
-        (f"{row.count} x" * (row.count > 1), size_text(row.size_bytes), row.kind, row)
-        for row in memory.largest()[:count]
+    rows = memory.largest()[:count]
+    cells = [
+        (f"{row.count} x" * (row.count > 1), size_text(row.size_bytes), row.kind) for row in rows
     ]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    for times, size, kind, row in rows:
-        cells = f"{times:>{widths[0]}}  {size:>{widths[1]}}  {kind:<{widths[2]}}"
-        yield f"  {cells}  {row.name}{'  ' * bool(row.line)}{row.line}"
+    if not cells:
+        return
+    times, sizes, kinds = (max(map(len, column)) for column in zip(*cells, strict=True))
+    for row, (many, size, kind) in zip(rows, cells, strict=True):
+        line = f"  {row.line}" if row.line else ""
+        yield f"  {many:>{times}}  {size:>{sizes}}  {kind:<{kinds}}  {row.name}{line}"
 
 
 def size_text(size_bytes: int) -> str:

@@ -10,6 +10,7 @@ import attrs
 
 from ncc_runtime.neff.memory import size_text
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.report.row_texts import lines_text
 from ncc_runtime.topology.routes import Transport
 
 MOST_FOLDED = 40
@@ -129,7 +130,7 @@ def table_lines(
                 _size(group.first.bytes),
                 *("-" if time is None else f"{time:.{places}f}" for time in times),
                 *(_size(group.sent_bytes(transport)) for transport in transports),
-                _line(group),
+                lines_text(group.lines),
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -153,13 +154,6 @@ def _name(group: EqualCollectives) -> str:
     if len(group.rows) > 1:
         return f"{len(group.rows)} x {first.op}"
     return first.name if first.name.startswith(first.op) else f"{first.op} {first.name}".rstrip()
-
-
-def _line(group: EqualCollectives) -> str:
-    lines = group.lines
-    if not lines:
-        return ""
-    return lines[0] if len(lines) == 1 else f"{lines[0]} and {len(lines) - 1} more"
 
 
 def _size(size_bytes: int) -> str:

@@ -18,13 +18,14 @@ from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.neff.memory import largest_lines
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import Program
-from ncc_runtime.placement import Placement
+from ncc_runtime.neff.program import Origin, Program
+from ncc_runtime.neff.stages import collective_origins
 from ncc_runtime.plans import document
 from ncc_runtime.plans.document import encoded
 from ncc_runtime.plans.files import PlanFile
-from ncc_runtime.neff.memory import largest_lines
+from ncc_runtime.report.row_texts import lines_text
 from ncc_runtime.report.run import facts, heading, memory_use
 
 
@@ -33,6 +34,7 @@ class Explained:
     """Equal collectives, and how their algorithm was chosen."""
 
     ids: tuple[int, ...]
+    lines: tuple[str, ...]  # of the user's code that are known, each once
     placeholder: Placeholder  # the first of them
     bytes: int  # of the larger side on one rank
     groups: tuple[tuple[int, ...], ...]
@@ -81,15 +83,21 @@ def explained(
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
         alike.setdefault((collective_key(program, placeholder), *kind), []).append(number)
-    rows = tuple(_explained(program, parts, ids, choices[ids[0]]) for ids in alike.values())
+    origins = collective_origins(program)
+    rows = tuple(
+        _explained(program, parts, ids, origins, choices[ids[0]]) for ids in alike.values()
+    )
     return Explanation(executable, parts, rows)
 
 
-def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -> Explained:
+def _explained(
+    program: Program, parts: Parts, ids: list[int], origins: Sequence[Origin], choice: Choice
+) -> Explained:
     placeholder = program.placeholders[ids[0]]
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     return Explained(
         ids=tuple(ids),
+        lines=tuple(dict.fromkeys(origins[n].place for n in ids if origins[n].place)),
         placeholder=placeholder,
         bytes=payload_bytes(job),
         groups=groups,
@@ -162,6 +170,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
 def _row(parts: Parts, row: Explained) -> dict[str, Any]:
     return {
         "ids": list(row.ids),
+        "lines": list(row.lines),
         "op": row.placeholder.op.value,
         "dtype": row.placeholder.dtype.value,
         "bytes": row.bytes,
@@ -259,18 +268,19 @@ def _heading(row: Explained) -> str:
     many = "1 group" if len(row.groups) == 1 else f"{len(row.groups)} groups"
     ranks = ",".join(map(str, row.groups[0][:MOST_NAMED]))
     dots = ",…" if len(row.groups[0]) > MOST_NAMED else ""
+    lines = f" ({lines_text(row.lines)})" if row.lines else ""
     return (
         f"{row.placeholder.op.value} {row.placeholder.dtype.value}, {row.bytes} B, {many} of "
-        f"{' or '.join(map(str, sizes))} ({{{ranks}{dots}}}): {named}{more}"
+        f"{' or '.join(map(str, sizes))} ({{{ranks}{dots}}}): {named}{more}{lines}"
     )
 
 
 def _table(parts: Parts, row: Explained) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for heading in HEADINGS:
+    for name in HEADINGS:
         words = ("algorithm", "decided by", "busiest link")
-        table.add_column(heading, justify="left" if heading in words else "right")
+        table.add_column(name, justify="left" if name in words else "right")
     for candidate in row.choice.candidates:
         if candidate.price is not None:
             mark = "*" if candidate.name == row.choice.chosen.name else ""
