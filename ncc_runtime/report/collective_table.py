@@ -102,7 +102,10 @@ _SORT_KEYS: dict[RowOrder, Callable[[EqualCollectives], float]] = {
 def table_lines(
     rows: Sequence[CollectiveRow], order: RowOrder = RowOrder.PROGRAM, *, each: bool = False
 ) -> Iterator[str]:
-    """A heading and a line for equal collectives, or with `each` for every one of them."""
+    """A heading and a line for equal collectives.
+
+    With `each` a line for every one of them, which also has its path of named scopes.
+    """
     alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
     alike.sort(key=_SORT_KEYS[order])
     transports = [kind for kind in REMOTE if any(group.sent_bytes(kind) for group in alike)]
@@ -130,7 +133,7 @@ def table_lines(
                 _size(group.first.bytes),
                 *("-" if time is None else f"{time:.{places}f}" for time in times),
                 *(_size(group.sent_bytes(transport)) for transport in transports),
-                lines_text(group.lines),
+                "  ".join(filter(None, [lines_text(group.lines), group.first.op_name * each])),
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

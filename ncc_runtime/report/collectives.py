@@ -31,6 +31,7 @@ class CollectiveRow:
     name: str
     op: str
     line: str  # of the user's code, `model.py:12`; empty where it is not known
+    op_name: str  # XLA's path of named scopes, `jit(step)/layer_0/mlp/dot_general`, if known
     algorithm: str
     groups: int  # of a permute 1: all ranks that take part
     group_size: int  # of the largest
@@ -101,6 +102,7 @@ def _row(
         name=placeholder.name,
         op=placeholder.op.value,
         line=origin.place,
+        op_name=origin.op_name,
         algorithm=filled.name,
         groups=max(1, len(placeholder.groups)),
         group_size=max(filled.group_sizes, default=0),

@@ -77,6 +77,7 @@ def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, An
         "name": row.name,
         "op": row.op,
         "line": row.line,
+        "op_name": row.op_name,
         "algorithm": row.algorithm,
         "groups": row.groups,
         "group_size": row.group_size,

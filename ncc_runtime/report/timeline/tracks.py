@@ -300,8 +300,9 @@ class _QueueSlices:
         numbers, code = np.unique(placeholder, return_inverse=True)
         names = [placeholder_text(trace.executable, number) for number in numbers.tolist()]
         algorithms = [trace.executable.lowered[number].name for number in numbers.tolist()]
-        lines = [self._texts.origins[number].place for number in numbers.tolist()]
-        has_line = np.array([bool(line) for line in lines], bool)[code]
+        origins = [self._texts.origins[number] for number in numbers.tolist()]
+        has_line = np.array([bool(origin.place) for origin in origins], bool)[code]
+        has_path = np.array([bool(origin.op_name) for origin in origins], bool)[code]
         lowered = [trace.executable.lowered[number] for number in numbers.tolist()]
         placeholders = [trace.executable.program.placeholders[n] for n in numbers.tolist()]
         groups = np.array([max(1, len(each.groups)) for each in placeholders], np.int64)
@@ -316,7 +317,8 @@ class _QueueSlices:
             arguments=(
                 Argument("placeholder", placeholder.astype(np.int64)),
                 Argument("algorithm", Texts(code, algorithms)),
-                Argument("line", Texts(code, lines), has_line),
+                Argument("line", Texts(code, [one.place for one in origins]), has_line),
+                Argument("op_name", Texts(code, [one.op_name for one in origins]), has_path),
                 Argument("groups", groups[code]),
                 Argument("group_size", sizes[code]),
                 Argument("start_ps", start),
