@@ -1,5 +1,6 @@
 """What a rank has room for: memory, streams and operands, checked before anything is chosen."""
 
+import itertools
 from collections.abc import Iterator
 
 from ncc_runtime.errors import LoweringError, PlacementError, TopologyError
@@ -89,7 +90,7 @@ def _refusal(program: Program, topology: Topology, hbm_bytes: int) -> str:
 
 
 def _remedies(program: Program, topology: Topology, memory: MemoryUse) -> Iterator[str]:
-    """Only what is sure, or is said to be no more than a bound."""
+    """What is sure to help, with what it takes."""
     assert memory.capacity is not None
     if memory.size_bytes - (memory.channel_buffers or 0) <= memory.capacity:
         is_joined = any(len(placeholder.operands) > 1 for placeholder in program.placeholders)
@@ -101,7 +102,7 @@ def _remedies(program: Program, topology: Topology, memory: MemoryUse) -> Iterat
     else:
         ranks = next(len(s.ranks) for s in stages_of(program) if s.program is memory.program)
         least = -(-ranks * program.hbm_bytes // memory.capacity)
-        yield f"{least} ranks at the least instead of {ranks}, if all of it is divided over them"
+        yield f"{least} ranks instead of {ranks}, where every buffer is divided further over them"
     whole = [
         memory.program.tensors[tensor].size_bytes
         for number, tensor in enumerate(memory.program.inputs)
@@ -109,11 +110,12 @@ def _remedies(program: Program, topology: Topology, memory: MemoryUse) -> Iterat
     ]
     if memory.program.shardings and sum(whole) * 20 > memory.capacity:
         yield (
-            f"to shard parameters: {len(whole)} of {len(memory.program.inputs)} are whole on every "
-            f"rank, {size_text(sum(whole))}"
+            f"to shard parameters: {len(whole)} of {len(memory.program.inputs)} have no sharding, "
+            f"{size_text(sum(whole))} on every rank"
         )
-    places = list(_roomier(program, topology, memory))
-    yield from places[:_MOST_PLACES]
+    if memory.temporaries >= memory.size_bytes - memory.capacity:
+        yield "fewer temporaries: nccc compile says what they take at another -O level"
+    yield from itertools.islice(_roomier(program, topology, memory), _MOST_PLACES)
 
 
 def _roomier(program: Program, topology: Topology, memory: MemoryUse) -> Iterator[str]:
@@ -143,4 +145,4 @@ def _roomier(program: Program, topology: Topology, memory: MemoryUse) -> Iterato
                     f"{name}" if nodes == 1 else f"{nodes} x {name}"
                 )
     for (_, room, lnc), names in sorted(found.items()):
-        yield (f"{', '.join(names)} at lnc {lnc}: a rank has {size_text(room).replace('.0 ', ' ')}")
+        yield f"{', '.join(names)} at lnc {lnc}: a rank has {size_text(room).replace('.0 ', ' ')}"
