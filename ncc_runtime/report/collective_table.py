@@ -108,6 +108,8 @@ def table_lines(
     """
     alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
     alike.sort(key=_SORT_KEYS[order])
+    is_known = any(_where(group, each=each) for group in alike)
+    ends = ("line",) if is_known else ()
     transports = [kind for kind in REMOTE if any(group.sent_bytes(kind) for group in alike)]
     latest = max(max([*group.starts, group.time_us or 0.0]) for group in alike)
     places = 3 if latest < 10_000 else 1 if latest < 100_000 else 0
@@ -119,7 +121,7 @@ def table_lines(
         "bytes",
         *("start", "time", "exposed"),
         *(_HEADINGS[transport] for transport in transports),
-        "line",
+        *ends,
     )
     lines = [headings]
     for group in alike:
@@ -133,7 +135,7 @@ def table_lines(
                 _size(group.first.bytes),
                 *("-" if time is None else f"{time:.{places}f}" for time in times),
                 *(_size(group.sent_bytes(transport)) for transport in transports),
-                "  ".join(filter(None, [lines_text(group.lines), group.first.op_name * each])),
+                *(_where(group, each=each) for _ in ends),
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -157,6 +159,11 @@ def _name(group: EqualCollectives) -> str:
     if len(group.rows) > 1:
         return f"{len(group.rows)} x {first.op}"
     return first.name if first.name.startswith(first.op) else f"{first.op} {first.name}".rstrip()
+
+
+def _where(group: EqualCollectives, *, each: bool) -> str:
+    words = (lines_text(group.lines), group.first.op_name if each else "")
+    return "  ".join(word for word in words if word)
 
 
 def _size(size_bytes: int) -> str:

@@ -177,3 +177,9 @@ def test_options_that_make_no_sense_are_wrong_usage(
 ) -> None:
     assert main(["run", llama, *words]) == 2
     assert reason in capsys.readouterr().err
+
+
+def test_where_no_line_is_known_there_is_no_column_for_it() -> None:
+    lines = list(table_lines([row(0, line=""), row(1, line="")]))
+    assert lines[1].endswith("links")
+    assert lines[2].startswith("p0  2 x all-reduce")
