@@ -68,7 +68,7 @@ class MemoryUse:
     program: Program  # that this rank runs
     buffers: range  # its own buffers, among those of `program`
     parameters: int
-    outputs: int  # that are no parameter or constant themselves
+    outputs: int
     constants: int
     temporaries: int  # the range that they share
     channel_buffers: int | None  # None: not placed yet
@@ -175,22 +175,23 @@ def _lines_of_buffers(program: Program) -> dict[int, str]:
 def memory_text(memory: MemoryUse) -> str:
     """In one line: `HBM of 24 GiB a rank: parameters 9.1, temporaries 6.0, in all 15.1 (63 %)`.
 
-    Figures without a unit have that of the capacity; before there is one, that of the sum.
+    Figures without a unit have that of the sum, and the sum that of the capacity.
     """
-    total = memory.size_bytes
-    unit, _ = _unit_of(total if memory.capacity is None else memory.capacity)
+    total, capacity = memory.size_bytes, memory.capacity
+    unit, _ = _unit_of(total)
     parts = [
         f"{kind.replace('_', ' ')} {_in_unit(size, unit)}"
         for kind, size in memory.by_kind.items()
         if size
     ]
-    if memory.capacity is None:
+    if capacity is None:
         return f"HBM a rank: {', '.join([*parts, f'in all {size_text(total)}'])}"
-    of = size_text(memory.capacity).replace(".0 ", " ")
-    parts.append(f"in all {_in_unit(total, unit)} ({_percent(total / memory.capacity)})")
+    is_same = unit == _unit_of(capacity)[0]
+    in_all = _in_unit(total, unit) if is_same else size_text(total)
+    parts.append(f"in all {in_all} ({_percent(total / capacity)})")
     if not memory.fits:
-        parts.append(f"{_in_unit(total - memory.capacity, unit)} too much")
-    return f"HBM of {of} a rank: {', '.join(parts)}"
+        parts.append(f"{_in_unit(total - capacity, unit)} too much")
+    return f"HBM of {size_text(capacity).replace('.0 ', ' ')} a rank: {', '.join(parts)}"
 
 
 def memory_json(memory: MemoryUse) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def _unit_of(size_bytes: int) -> tuple[str, int]:
 def _in_unit(size_bytes: int, unit: str) -> str:
     """The figure alone, if the unit shows a tenth of it; else with a unit of its own."""
     unit_bytes = dict(_UNITS)[unit]
-    if unit == "B" or size_bytes * 20 < unit_bytes:
+    if unit == "B" or size_bytes * 10 < unit_bytes:
         return size_text(size_bytes)
     return f"{size_bytes / unit_bytes:.1f}"
 

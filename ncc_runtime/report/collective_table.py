@@ -154,11 +154,16 @@ _HEADINGS = {
 
 
 def _name(group: EqualCollectives) -> str:
-    """`22 x all-reduce`; of a single one its name, which mostly begins with the op."""
-    first = group.first
+    """`22 x all-reduce`; of a single one its name, which mostly begins with the op.
+
+    Of those in loops also how often they ran, all together.
+    """
+    first, runs = group.first, sum(row.runs or 0 for row in group.rows)
+    loop = f" ({runs} runs)" if any((row.runs or 0) > 1 for row in group.rows) else ""
     if len(group.rows) > 1:
-        return f"{len(group.rows)} x {first.op}"
-    return first.name if first.name.startswith(first.op) else f"{first.op} {first.name}".rstrip()
+        return f"{len(group.rows)} x {first.op}{loop}"
+    has_op = first.name.replace("_", "-").startswith(first.op)
+    return (first.name if has_op else f"{first.op} {first.name}".rstrip()) + loop
 
 
 def _where(group: EqualCollectives, *, each: bool) -> str:

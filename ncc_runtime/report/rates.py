@@ -46,14 +46,21 @@ def rates_of(trace: Trace, tokens: int | None = None) -> Rates | None:
     executable = trace.executable
     instances = executable.ranks // executable.representatives  # each does as much
     flops: dict[DType, int] = {}
-    for number, events in trace.blocks(trace.queues_of(EngineQueue)):
+    contracts = {name for name, row in OPCODES.items() if row.shape is Shape.CONTRACT}
+    multiplying = [
+        number
+        for number in trace.queues_of(EngineQueue)
+        if isinstance(queue := executable.queues[number], EngineQueue)
+        and contracts.intersection(queue.table.opcode_names)
+    ]
+    for number, events in trace.blocks(multiplying):
         queue = executable.queues[number]
         assert isinstance(queue, EngineQueue)
         table, program = queue.table, program_of(executable, queue)
-        contracts = [OPCODES[name].shape is Shape.CONTRACT for name in table.opcode_names]
+        is_product = np.isin(table.opcode_names, list(contracts))[table.opcode]
         rows, times = np.unique(trace.row[events], return_counts=True)
-        is_product = np.array([*contracts, False])[table.opcode[rows]]
-        for row, count in zip(rows[is_product].tolist(), times[is_product].tolist(), strict=True):
+        rows, times = rows[is_product[rows]], times[is_product[rows]]
+        for row, count in zip(rows.tolist(), times.tolist(), strict=True):
             dtype = instruction_dtype(program, table, row)
             assert dtype is not None, "matrix products have operands"
             flops[dtype] = flops.get(dtype, 0) + count * instances * int(table.flops[row])

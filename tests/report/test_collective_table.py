@@ -110,6 +110,13 @@ def test_a_name_that_does_not_begin_with_the_op_stands_behind_it() -> None:
     assert lines[3].startswith("p1  all-reduce        ring")
 
 
+def test_of_loops_the_runs_are_told() -> None:
+    rows = [row(0, runs=3), row(1), row(2, runs=64, bytes=4)]
+    lines = list(table_lines(rows))
+    assert lines[2].startswith("p0  2 x all-reduce (4 runs)  ring")
+    assert lines[3].startswith("p2  all-reduce.2 (64 runs)   ring")
+
+
 def test_without_a_clock_there_are_no_times() -> None:
     rows = [row(k, start_us=None, time_us=None, exposed_us=None) for k in (0, 1)]
     (line,) = list(table_lines(rows, RowOrder.BYTES))[2:]

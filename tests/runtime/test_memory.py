@@ -144,8 +144,13 @@ def use(capacity: int | None, **kinds: int) -> MemoryUse:
         ),
         (
             use(24 * GIB, parameters=1536, temporaries=64),
-            "HBM of 24 GiB a rank: parameters 1.5 KiB, temporaries 64 B, in all 1.6 KiB (less than "
+            "HBM of 24 GiB a rank: parameters 1.5, temporaries 64 B, in all 1.6 KiB (less than "
             "1 %)",
+        ),
+        (
+            use(24 * GIB, parameters=20 * MIB, outputs=60 * KIB, temporaries=150 * KIB),
+            "HBM of 24 GiB a rank: parameters 20.0, outputs 60.0 KiB, temporaries 0.1, in all 20.2 "
+            "MiB (less than 1 %)",
         ),
         (use(None, parameters=1536), "HBM a rank: parameters 1.5, in all 1.5 KiB"),
         (use(None), "HBM a rank: in all 0 B"),
@@ -177,7 +182,7 @@ def test_every_command_says_it_and_has_it_in_json(tmp_path: Path, capsys) -> Non
     for command, *options in commands:
         assert nccrt([command, neff, *options]) == 0
         line = capsys.readouterr().out.splitlines()[1]
-        assert line.startswith("HBM of 24 GiB a rank: parameters 24.0 KiB, ")
+        assert line.startswith("HBM of 24 GiB a rank: parameters 24.0, ")
         assert nccrt([command, neff, *options, "--json"]) == 0
         memory = json.loads(capsys.readouterr().out)["memory"]
         assert memory["capacity_bytes"] == 24 * GIB
