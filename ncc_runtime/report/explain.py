@@ -34,6 +34,7 @@ class Explained:
     """Equal collectives, and how their algorithm was chosen."""
 
     ids: tuple[int, ...]
+    names: tuple[str, ...]
     lines: tuple[str, ...]  # of the user's code that are known, each once
     placeholder: Placeholder  # the first of them
     bytes: int  # of the larger side on one rank
@@ -97,6 +98,7 @@ def _explained(
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     return Explained(
         ids=tuple(ids),
+        names=tuple(program.placeholders[number].name for number in ids),
         lines=tuple(dict.fromkeys(origins[n].place for n in ids if origins[n].place)),
         placeholder=placeholder,
         bytes=payload_bytes(job),
@@ -170,6 +172,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
 def _row(parts: Parts, row: Explained) -> dict[str, Any]:
     return {
         "ids": list(row.ids),
+        "names": list(row.names),
         "lines": list(row.lines),
         "op": row.placeholder.op.value,
         "dtype": row.placeholder.dtype.value,
