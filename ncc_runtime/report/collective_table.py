@@ -68,7 +68,8 @@ def _sum(times: Sequence[float | None]) -> float | None:
 
 
 def _kind(row: CollectiveRow) -> tuple[Hashable, ...]:
-    return row.op, row.algorithm, row.groups, row.group_size, row.bytes, row.operands
+    groups = row.groups, row.group_size, row.first_group, row.pairs
+    return row.op, row.algorithm, *groups, row.bytes, row.operands
 
 
 def _kind_and_line(row: CollectiveRow) -> tuple[Hashable, ...]:
@@ -104,7 +105,7 @@ def table_lines(
 ) -> Iterator[str]:
     """A heading and a line for equal collectives.
 
-    With `each` a line for every one of them, which also has its path of named scopes.
+    With `each` a line for every one of them, with its first group and its path of named scopes.
     """
     alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
     alike.sort(key=_SORT_KEYS[order])
@@ -131,7 +132,7 @@ def table_lines(
                 f"p{group.first.id}",
                 _name(group),
                 group.first.algorithm,
-                f"{group.first.groups} of {group.first.group_size}",
+                _groups(group.first, each=each),
                 _size(group.first.bytes),
                 *("-" if time is None else f"{time:.{places}f}" for time in times),
                 *(_size(group.sent_bytes(transport)) for transport in transports),
@@ -145,6 +146,7 @@ def table_lines(
     yield from (row.format(*cells).rstrip() for cells in lines)
 
 
+_LONGEST_NAME = 32
 _WORDS = ("id", "collective", "algorithm", "line")
 _HEADINGS = {
     Transport.INTRA_CHIP: "on chip",
@@ -163,7 +165,8 @@ def _name(group: EqualCollectives) -> str:
     if len(group.rows) > 1:
         return f"{len(group.rows)} x {first.op}{loop}"
     has_op = first.name.replace("_", "-").startswith(first.op)
-    return (first.name if has_op else f"{first.op} {first.name}".rstrip()) + loop
+    name = first.name if len(first.name) <= _LONGEST_NAME else f"{first.name[:_LONGEST_NAME]}…"
+    return (name if has_op else f"{first.op} {name}".rstrip()) + loop
 
 
 def _where(group: EqualCollectives, *, each: bool) -> str:
@@ -171,5 +174,17 @@ def _where(group: EqualCollectives, *, each: bool) -> str:
     return "  ".join(word for word in words if word)
 
 
+def _groups(row: CollectiveRow, *, each: bool) -> str:
+    if row.pairs:
+        return f"{row.pairs} pairs"
+    first = f" ({row.first_group})" if each else ""
+    return f"{row.groups} of {row.group_size}{first}"
+
+
 def _size(size_bytes: int) -> str:
-    return size_text(size_bytes).replace(".0 ", " ") if size_bytes else "-"
+    """In three digits."""
+    if not size_bytes:
+        return "-"
+    figure, unit = size_text(size_bytes).split()
+    short = f"{float(figure):.0f}" if len(figure) > 4 else figure.removesuffix(".0")
+    return f"{short} {unit}"

@@ -81,6 +81,8 @@ def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, An
         "algorithm": row.algorithm,
         "groups": row.groups,
         "group_size": row.group_size,
+        "first_group": row.first_group,
+        "pairs": row.pairs,
         "operands": row.operands,
         "bytes": row.bytes,
         "runs": row.runs,

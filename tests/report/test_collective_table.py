@@ -27,6 +27,8 @@ def row(number: int, **fields: object) -> CollectiveRow:
         algorithm="ring",
         groups=2,
         group_size=4,
+        first_group="0-3",
+        pairs=0,
         operands=1,
         bytes=2048,
         runs=1,
@@ -57,12 +59,14 @@ def test_each_has_a_row_with_its_scopes_where_asked() -> None:
         ["p0", "all-reduce.0"],
         ["p1", "all-reduce.1"],
     ]
+    assert " 2 of 4 (0-3)  2 KiB " in lines[2]
     assert lines[2].endswith("4 KiB  m.py:5  jit(f)/dot")
     assert lines[3].endswith("4 KiB  m.py:5")
 
 
 @pytest.mark.parametrize(
     "other", [{"op": "all-gather"}, {"algorithm": "mesh"}, {"groups": 1}, {"group_size": 2},
+              {"first_group": "0-6:2"}, {"pairs": 3},
               {"bytes": 4096}, {"operands": 2}, {"line": ""}],
 )  # fmt: skip
 def test_what_differs_in_anything_that_counts_has_a_row_of_its_own(other: dict) -> None:
@@ -108,6 +112,40 @@ def test_a_name_that_does_not_begin_with_the_op_stands_behind_it() -> None:
     lines = list(table_lines([row(0, name="grads"), row(1, name="", bytes=4)]))
     assert lines[2].startswith("p0  all-reduce grads  ring")
     assert lines[3].startswith("p1  all-reduce        ring")
+
+
+GROUPS = """HloModule groups, replica_count=8
+sum { a = f32[] parameter(0)
+ b = f32[] parameter(1)
+ ROOT c = f32[] add(a, b) }
+ENTRY e { x = f32[64] parameter(0)
+ a = f32[64] all-reduce(x), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=sum
+ b = f32[64] all-reduce(a), replica_groups={{0,2,4,6},{1,3,5,7}}, to_apply=sum
+ c = f32[64] all-reduce(b), replica_groups={{0,1,2,5},{3,4,6,7}}, to_apply=sum
+ d = f32[64] all-reduce(c), replica_groups={{0},{1},{2},{3},{4},{5},{6},{7}}, to_apply=sum
+ ROOT p = f32[64] collective-permute(d), source_target_pairs={{0,1},{1,0},{2,3}} }
+"""
+
+
+def test_groups_are_counted_and_the_first_is_told() -> None:
+    neff = ncc_compiler.compile_text(GROUPS, CompileOptions(level=0))
+    rows = ncc_runtime.load(neff, "trn2").run(values=False).collectives
+    told = [(row.groups, row.group_size, row.first_group, row.pairs) for row in rows]
+    assert told[:3] == [(2, 4, "0-3", 0), (2, 4, "0-6:2", 0), (2, 4, "0-2,5", 0)]
+    assert told[-1] == (1, 8, "0-7", 3)
+    lines = list(table_lines(rows))
+    assert len(lines) == 2 + len(rows)  # other groups are not equal
+    assert " 3 pairs " in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "-"), (1000, "1000 B"), (437 * 2**20 + 2**19, "438 MiB"), (5 << 30, "5 GiB"),
+     (7 * 2**20 + 2**19, "7.5 MiB"), (31 * 2**20 + 2**18, "31.2 MiB")],
+)  # fmt: skip
+def test_sizes_have_three_digits(size: int, text: str) -> None:
+    (_, _, line) = table_lines([row(0, bytes=size)])
+    assert f" {text} " in line
 
 
 def test_of_loops_the_runs_are_told() -> None:
