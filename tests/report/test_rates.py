@@ -134,3 +134,18 @@ def test_ranks_of_several_programs_count_their_own_products() -> None:
     result = rates_of(run.trace)
     assert result is not None
     assert result.flops == 3 * 2 * 8**3 + 5 * 2 * 16 * 8 * 8
+
+
+def test_of_a_llama_step_the_flops_are_about_six_for_each_parameter_and_token() -> None:
+    """Kaplan et al., 2020, table 1: 2 N forward, 4 N backward; attention comes on top."""
+    neff = ncc_compiler.compile_file(ROOT / "tests/data/hlo/llama_4l_64ranks.hlo")
+    run = ncc_runtime.load(neff, "trn2", times_only=True).run(values=False, verify=False)
+    program = neff.program
+    sharded = [program.tensors[tensor] for tensor in program.inputs]
+    parameters = 64 * sum(
+        one.elements for one in sharded if len(one.shape) == 2 and one.dtype.is_float
+    )
+    result = rates_of(run.trace, tokens=16 * 2048)
+    assert result is not None
+    assert result.flops / (6 * parameters * 16 * 2048) == pytest.approx(1.05, abs=0.1)
+    assert next(iter(result.flops_by_dtype)).value == "bf16"
