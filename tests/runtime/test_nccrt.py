@@ -53,7 +53,8 @@ def test_json_is_one_object_with_the_promised_keys(neff: str, capsys):
     assert set(row["bytes_by_transport"]) == {"intra_chip", "neuronlink", "efa"}
     assert sum(row["bytes_by_transport"].values()) == 2 * 7 * 64
     assert row["bytes_by_transport"]["efa"] == 2 * 14 * 8
-    assert report["outputs"] == {"out0": {"shape": [16], "dtype": "f32"}}
+    described = {"shape": [16], "dtype": "f32", "name": "", "whole_shape": None}
+    assert report["outputs"] == {"out0": described}
     model = ncc_runtime.load(neff, "trn2", nodes=2, algorithms={"all-reduce": "ring"})
     again = model.run(values=False)
     assert report["time_us"] == again.time_us
