@@ -1,7 +1,8 @@
 """The result of a run, as the caller gets it, and how its program and proofs are reported."""
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -10,8 +11,9 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
-from ncc_runtime.lowering.capacity import rank_capacity, size_text
+from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
@@ -26,6 +28,7 @@ class Run:
     shows tables.
 
     - `outputs`: arrays, each [ranks, *shape], in the order of the program's results
+    - `result`: what the function returns, as whole arrays in its trees
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
@@ -46,6 +49,17 @@ class Run:
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
     host_s: float = 0.0
+    assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+
+    @functools.cached_property
+    def result(self) -> Any:
+        """What the function returns, as whole arrays in its trees; None without values.
+
+        Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
+        that of the lowest; an array of which the file does not say how it lies on the ranks stays
+        [ranks, *shape].
+        """
+        return None if self.assemble is None else self.assemble(self.outputs)
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"
@@ -90,16 +104,20 @@ SCHEMA = 1
 
 
 def heading(executable: Executable) -> str:
-    """The first line: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`."""
+    """The first lines: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`, and the memory."""
     topology, place = executable.topology, executable.placement
-    line = (
+    ignored = ", ignored" if executable.ignores_memory else ""
+    return (
         f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
-        f"{topology.name}, lnc {topology.lnc}, {place.strategy}"
+        f"{topology.name}, lnc {topology.lnc}, {place.strategy}\n"
+        f"{memory_text(memory_use(executable))}{ignored}"
     )
-    if not executable.ignores_memory:
-        return line
-    required, available = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
-    return f"{line}\nmemory ignored: it takes {required} a rank, which has {available}"
+
+
+def memory_use(executable: Executable) -> MemoryUse:
+    """What the rank that takes most takes of its memory."""
+    capacity = rank_capacity(executable.topology)
+    return memory_of(executable.program, executable.hbm_bytes, capacity)
 
 
 def facts(executable: Executable) -> dict[str, Any]:
@@ -113,6 +131,7 @@ def facts(executable: Executable) -> dict[str, Any]:
         "lnc": topology.lnc,
         "placement": executable.placement.strategy,
         "ranks": executable.ranks,
+        "memory": memory_json(memory_use(executable)),
         "memory_ignored": executable.ignores_memory,
     }
 
