@@ -118,6 +118,7 @@ def compile_command(
     MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
     """
     from ncc_compiler.driver import compile_model, label
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
@@ -139,7 +140,11 @@ def compile_command(
         reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
     elif target is not None:
         facts = _facts(neff, name, target)
-        reply.give(fields=lambda: facts, text=lambda: _summary(facts))
+        memory = memory_of(neff.program)
+        reply.give(
+            fields=lambda: {**facts, "memory": memory_json(memory)},
+            text=lambda: _summary(facts, memory_text(memory)),
+        )
 
 
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
@@ -249,10 +254,10 @@ def _facts(neff: "Neff", model: str, target: Path) -> Mapping[str, Any]:
     }
 
 
-def _summary(facts: Mapping[str, Any]) -> str:
+def _summary(facts: Mapping[str, Any], memory: str) -> str:
     return (
         f"{facts['neff']}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
-        f"{facts['collectives']} collectives, {facts['hbm_bytes']} bytes of HBM per rank"
+        f"{facts['collectives']} collectives; {memory}"
     )
 
 

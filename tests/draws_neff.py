@@ -231,7 +231,10 @@ class Growing:
             semaphores=tuple(semaphores),
             placeholders=tuple(self.placeholders),
             queues={engine: InstrTable.from_rows(rows) for engine, rows in self.rows.items()},
-            origins=(Origin("add.1", "model.py:7"), Origin(self.draw(NAMES))),
+            origins=(
+                Origin("add.1", "model.py:7", "jit(f)/add"),
+                Origin(self.draw(NAMES), op_name=self.draw(NAMES)),
+            ),
             blocks=tuple(self.blocks),
             **self.array_infos(output),
         )
