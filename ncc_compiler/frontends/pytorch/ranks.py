@@ -1,0 +1,105 @@
+"""The HLO text of one program from the traces of all ranks."""
+
+import re
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from ncc_compiler.frontends.pytorch.errors import refusal
+from ncc_compiler.frontends.pytorch.mirror import MARK, Collective
+
+
+@attrs.frozen
+class Array:
+    """An input or output of a rank's program."""
+
+    name: str
+    sharding: str = ""  # as HLO text has it; empty if nothing is known of the whole
+    shape: tuple[int, ...] | None = None  # of the whole array
+
+
+@attrs.frozen(eq=False)
+class Trace:
+    """What one rank's step became."""
+
+    text: str  # HLO, with custom calls in place of collectives
+    collectives: tuple[Collective, ...]
+    inputs: tuple[Array, ...]
+    values: tuple[np.ndarray, ...]  # of the inputs, on this rank
+    outputs: tuple[Array, ...]
+
+
+_MARKED = re.compile(
+    rf' custom-call\((?P<operand>[^)]*)\), custom_call_target="{re.escape(MARK)}".*'
+    r'backend_config="(?P<number>\d+)".*$',
+    re.MULTILINE,
+)
+_ID_IN_NAME = re.compile(r"(?<=[\w-])\.\d+\b")
+
+
+def merged(traces: Sequence[Trace]) -> str:
+    """The text of all ranks' program. Raises CompileError where they run different ones."""
+    first = traces[0]
+    for rank, trace in enumerate(traces):
+        _compare(first, trace, rank)
+    calls = [
+        tuple(dict.fromkeys(trace.collectives[number].group for trace in traces))
+        for number in range(len(first.collectives))
+    ]
+    reductions: dict[tuple[str, str], str] = {}
+
+    def spelled_out(match: re.Match[str]) -> str:
+        number = int(match["number"])
+        collective, groups = first.collectives[number], calls[number]
+        text = f" {collective.op}({match['operand']})"
+        text += f", replica_groups={{{','.join(_braced(group) for group in groups)}}}"
+        if collective.op in ("all-gather", "reduce-scatter", "all-to-all"):
+            text += ", dimensions={0}"
+        if collective.reduction:
+            kind = match["operand"].partition("[")[0].strip()
+            name = f"ncc_{collective.reduction}_{kind}"
+            reductions[collective.reduction, kind] = name
+            text += f", to_apply=%{name}"
+        file, _, line = collective.line.rpartition(":")
+        return f'{text}, metadata={{source_file="{file}" source_line={line}}}' if file else text
+
+    text = _MARKED.sub(spelled_out, first.text)
+    header, _, rest = text.partition("\n")
+    computations = "".join(
+        f"\n%{name} (a: {kind}[], b: {kind}[]) -> {kind}[] {{\n"
+        f"  %a = {kind}[] parameter(0)\n  %b = {kind}[] parameter(1)\n"
+        f"  ROOT %r = {kind}[] {reduction}({kind}[] %a, {kind}[] %b)\n}}\n"
+        for (reduction, kind), name in reductions.items()
+    )
+    return f"{header}, replica_count={len(traces)}\n{computations}{rest}"
+
+
+def _braced(ranks: Sequence[int]) -> str:
+    return f"{{{','.join(map(str, ranks))}}}"
+
+
+def _compare(first: Trace, other: Trace, rank: int) -> None:
+    """Raises CompileError if two ranks run different programs."""
+    ours, others = first.text.splitlines(), other.text.splitlines()
+    for our, their in zip(ours, others, strict=False):
+        if our != their:
+            raise refusal(
+                f"rank 0 and rank {rank} run different programs: {_short(our)} and {_short(their)}",
+                advice="all ranks run one program: let what differs between them be data, as in "
+                "torch.tensor(rank), and shapes be the same on all",
+            )
+    if len(ours) != len(others):
+        raise refusal(f"rank 0 runs {len(ours)} lines of HLO, rank {rank} runs {len(others)}")
+    for our, their in zip(first.collectives, other.collectives, strict=True):
+        if (our.op, our.reduction, len(our.group)) != (
+            their.op,
+            their.reduction,
+            len(their.group),
+        ):
+            raise refusal(f"rank 0 calls {our.op} where rank {rank} calls {their.op}", our.line)
+
+
+def _short(line: str) -> str:
+    text = re.sub(r"\{[\d,]*\}|%", "", line).strip()
+    return f"`{text[:120]}…`" if len(text) > 120 else f"`{text}`"

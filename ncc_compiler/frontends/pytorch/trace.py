@@ -1,0 +1,160 @@
+"""One rank's step as HLO text, with names and values of what it takes and gives."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from ncc_compiler.frontends.pytorch.errors import refusal
+from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
+from ncc_compiler.frontends.pytorch.names import State, argument_names, tensors_in
+from ncc_compiler.frontends.pytorch.ranks import Array, Trace
+
+
+def trace(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    begin: Callable[[Mirror], None],
+    *,
+    scalars_are_inputs: bool = False,
+) -> Trace:
+    """Trace a step on the CPU; its modules and optimizers are left as they were.
+
+    `begin` is told when the step starts.
+    """
+    given = argument_names(function, arguments)
+    before = State.of(function, arguments)
+    known = {id(_local(tensor)): (name, tensor) for name, tensor in [*before.named(), *given]}
+    state = {id(optimizer): _state_of(optimizer) for _, optimizer in before.optimizers.values()}
+    gradients = {id(tensor): (tensor, tensor.grad) for _, tensor in before.named()}
+    mirror = Mirror([_local(tensor) for _, tensor in given])
+    XLA._set_xla_all_numbers_special_scalars(not scalars_are_inputs)
+    XLA._set_xla_handle_special_scalars(not scalars_are_inputs)
+    begin(mirror)
+    try:
+        with tracing(mirror):
+            result = function(*arguments)
+        results = [(name, tensor, tensor) for name, tensor in tensors_in(result, "result")]
+        results += _changed(mirror, known, State.of(function, arguments))
+        if not results:
+            raise refusal("the step returns no tensor and changes no parameter")
+        twins = [synced(mirror.twin(_local(tensor))) for _, tensor, _ in results]
+        text = XLA._get_xla_tensors_hlo(twins)
+        ids, data = XLA._get_tensors_xla_device_data_node(twins)
+        by_id = {leaf.id: leaf for leaf in mirror.leaves}
+        inputs = [_input(by_id.get(number), known, k) for k, number in enumerate(ids)]
+        values = [
+            _numpy(by_id[number].before if number in by_id else tensor.cpu())
+            for number, tensor in zip(ids, data, strict=True)
+        ]
+    finally:
+        XLA._set_xla_all_numbers_special_scalars(False)
+        XLA._set_xla_handle_special_scalars(True)
+        _restore(mirror, before, state, gradients)
+    outputs = [_array(name, like) for name, _, like in results]
+    return Trace(text, tuple(mirror.collectives), tuple(inputs), tuple(values), tuple(outputs))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a DTensor, or what a collective in flight gives."""
+    if isinstance(tensor, DTensor):
+        return _local(tensor._local_tensor)
+    if isinstance(tensor, AsyncCollectiveTensor):
+        return tensor.elem
+    return tensor
+
+
+def _changed(
+    mirror: Mirror, known: dict[int, tuple[str, torch.Tensor]], after: State
+) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """What the step leaves behind besides its result.
+
+    Parameters, buffers and states of optimizers that it changed or made; gradients, if it changed
+    no parameter.
+    """
+    changed, seen, has_updates = [], set(), False
+    named = list(after.named())
+    for name, tensor in named:
+        local = _local(tensor)
+        if id(local) in seen or not mirror.is_computed(local):
+            continue
+        seen.add(id(local))
+        has_updates |= tensor.requires_grad
+        changed.append((name, tensor, tensor))
+    if has_updates:
+        return changed
+    for name, tensor in named:
+        gradient = tensor.grad
+        if gradient is None or id(tensor) in seen or not mirror.is_computed(_local(gradient)):
+            continue
+        seen.add(id(tensor))
+        changed.append((f"{name}.grad", gradient, gradient))
+    return changed
+
+
+def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> Array:
+    if leaf is None:
+        return Array(f"scalar.{number}")
+    name, like = known.get(id(leaf.tensor), (f"captured.{number}", leaf.tensor))
+    return _array(name, like)
+
+
+def _array(name: str, tensor: torch.Tensor) -> Array:
+    """What is known of a whole array: a DTensor says how it lies on the ranks."""
+    if not isinstance(tensor, DTensor):
+        return Array(name)
+    mesh, placements = tensor.device_mesh, tensor.placements
+    if not all(isinstance(placement, Shard | Replicate) for placement in placements):
+        return Array(name)  # a partial sum: no whole array lies on the ranks
+    ranks = np.asarray(mesh.mesh.tolist())
+    tiles, order = [1] * tensor.dim(), []
+    for dimension in range(tensor.dim()):
+        for axis, placement in enumerate(placements):
+            if isinstance(placement, Shard) and placement.dim == dimension:
+                tiles[dimension] *= ranks.shape[axis]
+                order.append(axis)
+    if not order:
+        return Array(name, "{replicated}", tuple(tensor.shape))
+    rest = [axis for axis in range(ranks.ndim) if axis not in order]
+    devices = ranks.transpose([*order, *rest]).reshape(-1)
+    copies = ranks.size // int(np.prod(tiles))
+    sizes = [*tiles, copies] if copies > 1 else tiles
+    text = f"{{devices=[{','.join(map(str, sizes))}]{','.join(map(str, devices))}"
+    text += " last_tile_dim_replicate}" if copies > 1 else "}"
+    return Array(name, text, tuple(tensor.shape))
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The values; bfloat16 and the like as ml_dtypes has them."""
+    import ml_dtypes
+
+    tensor = tensor.detach().cpu().contiguous()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(ml_dtypes, name):
+        return tensor.view(torch.uint8 if tensor.itemsize == 1 else torch.uint16).numpy().view(name)
+    return tensor.numpy().copy()
+
+
+def _state_of(optimizer: torch.optim.Optimizer) -> dict[Any, dict[str, Any]]:
+    return {parameter: dict(values) for parameter, values in optimizer.state.items()}
+
+
+def _restore(
+    mirror: Mirror,
+    before: State,
+    state: dict[int, dict[Any, dict[str, Any]]],
+    gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]],
+) -> None:
+    """Undo what the step did to the user's tensors: other ranks' parts in it were never computed."""
+    with torch.no_grad():
+        for leaf in mirror.leaves:
+            if leaf.is_changed:
+                leaf.tensor.detach().copy_(leaf.before)
+    for _, optimizer in before.optimizers.values():
+        optimizer.state.clear()
+        optimizer.state.update(state[id(optimizer)])
+    for tensor, gradient in gradients.values():
+        tensor.grad = gradient
