@@ -18,6 +18,7 @@ from typing import Any
 import attrs
 import torch
 import torch_xla
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._decomp import core_aten_decompositions
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -49,11 +50,7 @@ class Leaf:
     twin: torch.Tensor
     id: int  # PyTorch/XLA's, which the HLO's parameters are known by
     before: torch.Tensor
-    version: int
-
-    @property
-    def is_changed(self) -> bool:
-        return self.tensor._version != self.version  # noqa: SLF001 - torch has no public name
+    is_changed: bool = False
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -72,6 +69,7 @@ class Mirror(TorchDispatchMode):
         self._twins = WeakIdKeyDictionary()
         self._is_known_here = WeakIdKeyDictionary()  # whether a value follows from no input
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor, torch.Tensor]] = {}
+        self._leaf_of: dict[int, Leaf] = {}  # by storage
         self._arguments = {id(argument) for argument in arguments}
         self._decompositions: Mapping[Any, Any] = core_aten_decompositions()
         self._device = torch_xla.device()
@@ -87,8 +85,18 @@ class Mirror(TorchDispatchMode):
         """Whether the traced program gave the tensor its value."""
         if tensor not in self._twins:
             return False
-        leaf = next((leaf for leaf in self.leaves if leaf.tensor is tensor), None)
+        leaf = self._leaf(tensor)
         return leaf is None or leaf.is_changed
+
+    def _leaf(self, tensor: torch.Tensor) -> Leaf | None:
+        """The input whose memory a tensor has."""
+        return self._leaf_of.get(tensor.untyped_storage()._cdata)
+
+    def _write(self, tensor: torch.Tensor) -> None:
+        """Notes that the program writes to a tensor. DTensor does not raise its parts' versions."""
+        leaf = self._leaf(tensor)
+        if leaf is not None:
+            leaf.is_changed = True
 
     def _twin_of_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         self._is_known_here[tensor] = tensor.dim() == 0 and id(tensor) not in self._arguments
@@ -103,7 +111,9 @@ class Mirror(TorchDispatchMode):
             lazy = before.to(self._device)
             owner = tensor if whole.shape == tensor.shape else whole
             number = XLA._xla_get_tensor_id(lazy)
-            self.leaves.append(Leaf(owner, lazy, number, before, owner._version))
+            leaf = Leaf(owner, lazy, number, before)
+            self.leaves.append(leaf)
+            self._leaf_of[storage._cdata] = leaf
             self._storages[storage._cdata] = (storage, lazy, owner)
             if owner is tensor:
                 return lazy
@@ -123,6 +133,8 @@ class Mirror(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one ATen operation twice."""
+        if any(issubclass(kind, FakeTensor) for kind in types):
+            return func(*args, **(kwargs or {}))  # shapes that DTensor works out
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented  # DTensor and its like come again with tensors they consist of
         kwargs = kwargs or {}
@@ -139,6 +151,8 @@ class Mirror(TorchDispatchMode):
             return self._value(func, args, kwargs, is_known)
         lazy_args, lazy_kwargs = pytree.tree_map(self._lazy, (args, kwargs))
         result = func(*args, **kwargs)
+        for tensor in _written(func, args, kwargs):
+            self._write(tensor)
         if not operands:
             lazy_kwargs["device"] = self._device
         lazy_kwargs = {
@@ -253,6 +267,7 @@ class Mirror(TorchDispatchMode):
         """Overwrites a tensor of the program, whose collective it is."""
         twin = self.twin(target)
         self._is_known_here[target] = False
+        self._write(target)
         with _as_lazy():
             target.detach().copy_(value.view(target.shape))
             twin.copy_(lazy.view(target.shape))
@@ -376,6 +391,16 @@ def group_of(name: str) -> Sequence[int]:
 
     group = distributed_c10d._resolve_process_group(name)
     return distributed_c10d.get_process_group_ranks(group)
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The operands that an operation writes to."""
+    written = []
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            written += [x for x in pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+    return written
 
 
 def _is_meta(device: Any) -> bool:
