@@ -145,7 +145,7 @@ def compile_command(
     options: "CompileOptions",
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import advising_ranks, compile_text, label
+    from ncc_compiler.driver import compile_model, label
     from ncc_runtime.errors import shortened
 
     target = _output_path(model, output, shown)
@@ -156,9 +156,8 @@ def compile_command(
         if name == stage:
             graphs[name] = module
 
-    text, name = _read_model(model)
-    with advising_ranks(text):
-        neff = compile_text(text.text, options, label(name), observe)
+    text, name = _read_model(model, options.ranks)
+    neff = compile_model(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
     _warn_of_ranks(text, name, neff.program.ranks, options.ranks)
@@ -170,7 +169,7 @@ def compile_command(
         click.echo(_summary(neff, name, target, as_json=as_json))
 
 
-def _read_model(model: str) -> "tuple[ModelText, str]":
+def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText
@@ -179,7 +178,7 @@ def _read_model(model: str) -> "tuple[ModelText, str]":
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
         return ModelText(decode(data, "<stdin>")), "<stdin>"
-    return read_text(model), model
+    return read_text(model, ranks), model
 
 
 def _warn_of_ranks(text: "ModelText", model: str, inferred: int, requested: int | None) -> None:
@@ -284,7 +283,7 @@ def check_command(model: str, ranks: int | None, as_json: bool) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import advising_ranks, label, load_text
 
-    text, name = _read_model(model)
+    text, name = _read_model(model, ranks)
     with advising_ranks(text):
         module = load_text(text.text, ranks, label(name))
     _warn_of_ranks(text, name, module.ranks, ranks)

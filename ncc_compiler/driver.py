@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 import attrs
 
 from ncc_compiler.codegen.generate import Neff, generate, seal
+from ncc_compiler.codegen.parameters import described
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
 from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
@@ -37,15 +38,25 @@ def compile_text(
     `observe` is shown the module as loaded and after every pass. Raises CompileError when the
     program is wrong, ValueError when an option is.
     """
+    return compile_model(ModelText(text), options, name, observe)
+
+
+def compile_model(
+    model: ModelText,
+    options: CompileOptions | None = None,
+    name: str = "<model>",
+    observe: Observer | None = None,
+) -> Neff:
+    """The same for what a front end made: a text, with names and shardings of whole arrays."""
     options = options or CompileOptions()
     passes = pipeline(options)
-    with _without_gc():
-        module = load_text(text, options.ranks, name)
+    with _without_gc(), advising_ranks(model):
+        module = load_text(model.text, options.ranks, name)
         if observe is not None:
             observe(LOADED, module)
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
-        return seal(generate(canonical))
+        return seal(described(generate(canonical), model.parameters, model.results))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
@@ -71,19 +82,18 @@ def _without_gc() -> Iterator[None]:
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
     """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
-    model = read_text(path)
-    with advising_ranks(model):
-        return compile_text(model.text, options, label(str(path)))
+    options = options or CompileOptions()
+    return compile_model(read_text(path, options.ranks), options, label(str(path)))
 
 
-def read_text(path: str | Path) -> ModelText:
+def read_text(path: str | Path, ranks: int | None = None) -> ModelText:
     """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`.
 
     Raises OSError if the file cannot be read, CompileError if it holds no model.
     """
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
-        return read_foreign(path, kind)
+        return read_foreign(path, kind, ranks)
     return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
 
 

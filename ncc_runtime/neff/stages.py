@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.errors import MismatchError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import BufferId, Program, TensorId
+from ncc_runtime.neff.program import ArrayInfo, BufferId, Program, TensorId
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -145,6 +145,9 @@ def joined(
             for program in programs
             for number in range(len(program.inputs))
         ),
+        results=tuple(
+            program.result(number) for program in programs for number in range(len(program.outputs))
+        ),
         shardings=tuple(row for program in programs for row in program.shardings),
         matched_blocks={
             offsets[stage].blocks + block: offsets[first].blocks + match
@@ -235,12 +238,12 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
         attrs.evolve(tensor, buffer=BufferId(tensor.buffer + offset.buffers))
         for tensor in program.tensors
     )
-    parameters = (
-        parameter
-        if parameter.sharding is None
-        else attrs.evolve(parameter, sharding=parameter.sharding + offset.shardings)
-        for parameter in program.parameters
-    )
+
+    def renumbered(info: ArrayInfo) -> ArrayInfo:
+        if info.sharding is None:
+            return info
+        return attrs.evolve(info, sharding=info.sharding + offset.shardings)
+
     shift = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
     attributes = (
         {
@@ -262,7 +265,8 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
             attrs.evolve(block, predicate=TensorId(block.predicate + offset.tensors))
             for block in program.blocks
         ),
-        parameters=tuple(parameters),
+        parameters=tuple(map(renumbered, program.parameters)),
+        results=tuple(map(renumbered, program.results)),
     )
 
 

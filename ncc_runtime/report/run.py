@@ -1,6 +1,7 @@
 """The result of a run, as the caller gets it, and how its program and proofs are reported."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +24,17 @@ class Run:
     collectives: tuple[CollectiveRow, ...]
     proofs: tuple[Proof, ...] = ()  # what was proved before it ran
     notes: tuple[str, ...] = ()  # what was assumed
+    assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+
+    @functools.cached_property
+    def result(self) -> Any:
+        """What the function returns, as whole arrays in its trees; None without values.
+
+        Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
+        that of the lowest; an array of which the file does not say how it lies on the ranks stays
+        [ranks, *shape].
+        """
+        return None if self.assemble is None else self.assemble(self.outputs)
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"

@@ -139,7 +139,7 @@ def test_without_jaxlib_the_extra_is_named(command, suffix, tmp_path, monkeypatc
     assert main([command, str(path)]) == 1
     told = capsys.readouterr().err
     assert "takes jaxlib" in told
-    assert "pip install 'ncc[jax]'" in told
+    assert "pip install 'neuron-ncc[jax]'" in told
 
 
 def test_a_foreign_file_that_is_missing_is_refused(tmp_path, capsys):
