@@ -8,6 +8,7 @@ from ncc_compiler.codegen.generate import Neff
 from ncc_compiler.driver import compile_model
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
 from ncc_compiler.frontends.jax_program import JaxProgram, jax_program
+from ncc_compiler.frontends.pytorch.errors import require_torch
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_compiler.options import CompileOptions
 
@@ -49,6 +50,34 @@ def from_jax(
         static_argnames=static_argnames,
     )
     return compile_jax(program, options)
+
+
+def from_torch(
+    function: Any,
+    *args: Any,
+    ranks: int | None = None,
+    options: CompileOptions | None = None,
+    **kwargs: Any,
+) -> Neff:
+    """The compiled program of a step of PyTorch: a module, or a function that trains one.
+
+    The step is called with `args` and `kwargs`. Parameters, buffers, states of optimizers and other
+    tensors that it uses become inputs, and outputs where it changes them; its own are not changed.
+
+    `ranks` is the size of torch.distributed's world. Without arguments `function` is then the
+    program of one rank, as torchrun starts it, and returns `(step, args)`; it is called for each.
+    What runs on XLA devices with `mark_sharding` is partitioned over its mesh.
+
+    `ncc_runtime.load(neff).run()` runs the step on the values that were there, `run(*args)` on
+    others, whole or [ranks, *shape]; `result` of the run is what the step returns, and where it
+    changes parameters `(returned, state by name)`. Raises CompileError.
+    """
+    require_torch()
+    from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
+
+    program = torch_program(function, args, kwargs, ranks)
+    neff = compile_model(program.model, options, program.name)
+    return attrs.evolve(neff, signature=program.signature)
 
 
 def compile_jax(program: JaxProgram, options: CompileOptions | None = None) -> Neff:

@@ -2,12 +2,20 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
 import torch
 from torch.utils import _pytree as pytree
+
+
+@attrs.frozen
+class Arguments:
+    """What a step is called with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
@@ -19,12 +27,13 @@ class State:
     tensors: dict[int, tuple[str, torch.Tensor]] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], arguments: Sequence[Any]) -> "State":
+    def of(cls, function: Callable[..., Any], arguments: "Arguments") -> "State":
         """What is found through closures, globals that the code names, attributes and arguments."""
         state = cls()
         state._visit("", function, 0, set())
-        for argument in arguments:
-            state._visit("", argument, 0, set())
+        for argument in (*arguments.args, *arguments.kwargs.values()):
+            if not isinstance(argument, torch.Tensor):
+                state._visit("", argument, 0, set())
         return state
 
     def _visit(self, name: str, value: Any, depth: int, seen: set[int]) -> None:
@@ -75,7 +84,7 @@ class State:
                 of_parameters.setdefault(id(tensor), f"{prefix}{key}")
                 yield f"{prefix}{key}", tensor
         for name, optimizer in self.optimizers.values():
-            numbers = itertools_of(optimizer)
+            numbers = _numbers_of(optimizer)
             for parameter, values in optimizer.state.items():
                 known = self.tensors.get(id(parameter), ("", None))[0]
                 owner = of_parameters.get(id(parameter)) or known or str(numbers[id(parameter)])
@@ -91,7 +100,7 @@ _DEPTH = 4
 _MOST_ITEMS = 10_000
 
 
-def itertools_of(optimizer: torch.optim.Optimizer) -> dict[int, int]:
+def _numbers_of(optimizer: torch.optim.Optimizer) -> dict[int, int]:
     """The number of each parameter of an optimizer."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {id(parameter): number for number, parameter in enumerate(parameters)}
@@ -118,22 +127,15 @@ def _referenced(function: Any) -> Iterator[tuple[str, Any]]:
 
 
 def argument_names(
-    function: Callable[..., Any], arguments: Sequence[Any]
+    function: Callable[..., Any], arguments: "Arguments"
 ) -> list[tuple[str, torch.Tensor]]:
     """The tensors in the arguments, named as the function's parameters: `x`, `batch['ids']`."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        bound = inspect.signature(target).bind(*arguments).arguments
-        parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):
-        bound, parameters = {f"arg{k}": x for k, x in enumerate(arguments)}, {}
-    named = []
-    for name, value in bound.items():
-        is_rest = name in parameters and parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        for path, tensor in tensors_in(value, name):
-            named.append((path, tensor))
-        _ = is_rest
-    return named
+        bound = inspect.signature(target).bind(*arguments.args, **arguments.kwargs)
+    except (TypeError, ValueError):  # the call will say what is wrong
+        return []
+    return [pair for name, value in bound.arguments.items() for pair in tensors_in(value, name)]
 
 
 def tensors_in(value: Any, name: str) -> list[tuple[str, torch.Tensor]]:

@@ -2,21 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import MARK, Collective
-
-
-@attrs.frozen
-class Array:
-    """An input or output of a rank's program."""
-
-    name: str
-    sharding: str = ""  # as HLO text has it; empty if nothing is known of the whole
-    shape: tuple[int, ...] | None = None  # of the whole array
+from ncc_compiler.ir.whole_array import WholeArray
 
 
 @attrs.frozen(eq=False)
@@ -25,9 +18,20 @@ class Trace:
 
     text: str  # HLO, with custom calls in place of collectives
     collectives: tuple[Collective, ...]
-    inputs: tuple[Array, ...]
+    inputs: tuple[WholeArray, ...]
     values: tuple[np.ndarray, ...]  # of the inputs, on this rank
-    outputs: tuple[Array, ...]
+    outputs: tuple[WholeArray, ...]
+    dtypes: tuple[Any, ...]  # torch's, of the outputs
+    tree: Any  # of (args, kwargs)
+    arguments: tuple[int | None, ...]  # of every leaf of the arguments, the input that it is
+    returned: tuple[Any, Any]  # leaves and tree; a tensor's leaf is an `Output`
+
+
+@attrs.frozen
+class Output:
+    """Stands for an output in what the step returns."""
+
+    number: int
 
 
 _MARKED = re.compile(
@@ -35,10 +39,9 @@ _MARKED = re.compile(
     r'backend_config="(?P<number>\d+)".*$',
     re.MULTILINE,
 )
-_ID_IN_NAME = re.compile(r"(?<=[\w-])\.\d+\b")
 
 
-def merged(traces: Sequence[Trace]) -> str:
+def merged(name: str, traces: Sequence[Trace]) -> str:
     """The text of all ranks' program. Raises CompileError where they run different ones."""
     first = traces[0]
     for rank, trace in enumerate(traces):
@@ -53,7 +56,10 @@ def merged(traces: Sequence[Trace]) -> str:
         number = int(match["number"])
         collective, groups = first.collectives[number], calls[number]
         text = f" {collective.op}({match['operand']})"
+        text += f", channel_id={number + 1}"
         text += f", replica_groups={{{','.join(_braced(group) for group in groups)}}}"
+        if collective.op in ("all-reduce", "all-gather", "reduce-scatter"):
+            text += ", use_global_device_ids=true"
         if collective.op in ("all-gather", "reduce-scatter", "all-to-all"):
             text += ", dimensions={0}"
         if collective.reduction:
@@ -72,7 +78,8 @@ def merged(traces: Sequence[Trace]) -> str:
         f"  ROOT %r = {kind}[] {reduction}({kind}[] %a, {kind}[] %b)\n}}\n"
         for (reduction, kind), name in reductions.items()
     )
-    return f"{header}, replica_count={len(traces)}\n{computations}{rest}"
+    header = re.sub(r"^HloModule [^\s,]+", f"HloModule {name}", header)
+    return f"{header}, num_partitions={len(traces)}\n{computations}{rest}"
 
 
 def _braced(ranks: Sequence[int]) -> str:

@@ -1,61 +1,83 @@
 """One rank's step as HLO text, with names and values of what it takes and gives."""
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils import _pytree as pytree
 
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
-from ncc_compiler.frontends.pytorch.names import State, argument_names, tensors_in
-from ncc_compiler.frontends.pytorch.ranks import Array, Trace
+from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
+from ncc_compiler.frontends.pytorch.ranks import Output, Trace
+from ncc_compiler.ir.whole_array import WholeArray
 
 
 def trace(
     function: Callable[..., Any],
-    arguments: Sequence[Any],
+    arguments: Arguments,
     begin: Callable[[Mirror], None],
     *,
     scalars_are_inputs: bool = False,
 ) -> Trace:
     """Trace a step on the CPU; its modules and optimizers are left as they were.
 
-    `begin` is told when the step starts.
+    `begin` is told when the step starts. Numbers of Python are constants of the program, or inputs.
     """
     given = argument_names(function, arguments)
     before = State.of(function, arguments)
     known = {id(_local(tensor)): (name, tensor) for name, tensor in [*before.named(), *given]}
     state = {id(optimizer): _state_of(optimizer) for _, optimizer in before.optimizers.values()}
     gradients = {id(tensor): (tensor, tensor.grad) for _, tensor in before.named()}
+    leaves, spec = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
     mirror = Mirror([_local(tensor) for _, tensor in given])
     XLA._set_xla_all_numbers_special_scalars(not scalars_are_inputs)
     XLA._set_xla_handle_special_scalars(not scalars_are_inputs)
     begin(mirror)
     try:
         with tracing(mirror):
-            result = function(*arguments)
-        results = [(name, tensor, tensor) for name, tensor in tensors_in(result, "result")]
-        results += _changed(mirror, known, State.of(function, arguments))
+            result = function(*arguments.args, **arguments.kwargs)
+        results = tensors_in(result, "result")
+        parts, tree = pytree.tree_flatten(result)
+        numbers = itertools.count()
+        parts = [Output(next(numbers)) if isinstance(x, torch.Tensor) else x for x in parts]
+        results += _changed(mirror, State.of(function, arguments))
         if not results:
             raise refusal("the step returns no tensor and changes no parameter")
-        twins = [synced(mirror.twin(_local(tensor))) for _, tensor, _ in results]
+        twins = [synced(mirror.twin(_local(tensor))) for _, tensor in results]
         text = XLA._get_xla_tensors_hlo(twins)
         ids, data = XLA._get_tensors_xla_device_data_node(twins)
         by_id = {leaf.id: leaf for leaf in mirror.leaves}
         inputs = [_input(by_id.get(number), known, k) for k, number in enumerate(ids)]
         values = [
-            _numpy(by_id[number].before if number in by_id else tensor.cpu())
+            as_numpy(by_id[number].before if number in by_id else tensor)
             for number, tensor in zip(ids, data, strict=True)
         ]
+        inputs_by_tensor = {
+            id(by_id[number].tensor): k for k, number in enumerate(ids) if number in by_id
+        }
     finally:
         XLA._set_xla_all_numbers_special_scalars(False)
         XLA._set_xla_handle_special_scalars(True)
         _restore(mirror, before, state, gradients)
-    outputs = [_array(name, like) for name, _, like in results]
-    return Trace(text, tuple(mirror.collectives), tuple(inputs), tuple(values), tuple(outputs))
+    return Trace(
+        text,
+        tuple(mirror.collectives),
+        tuple(inputs),
+        tuple(values),
+        tuple(_array(name, tensor) for name, tensor in results),
+        tuple(tensor.dtype for _, tensor in results),
+        spec,
+        tuple(
+            inputs_by_tensor.get(id(_local(leaf))) if isinstance(leaf, torch.Tensor) else None
+            for leaf in leaves
+        ),
+        (parts, tree),
+    )
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,9 +89,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _changed(
-    mirror: Mirror, known: dict[int, tuple[str, torch.Tensor]], after: State
-) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+def _changed(mirror: Mirror, after: State) -> list[tuple[str, torch.Tensor]]:
     """What the step leaves behind besides its result.
 
     Parameters, buffers and states of optimizers that it changed or made; gradients, if it changed
@@ -83,7 +103,7 @@ def _changed(
             continue
         seen.add(id(local))
         has_updates |= tensor.requires_grad
-        changed.append((name, tensor, tensor))
+        changed.append((name, tensor))
     if has_updates:
         return changed
     for name, tensor in named:
@@ -91,24 +111,24 @@ def _changed(
         if gradient is None or id(tensor) in seen or not mirror.is_computed(_local(gradient)):
             continue
         seen.add(id(tensor))
-        changed.append((f"{name}.grad", gradient, gradient))
+        changed.append((f"{name}.grad", gradient))
     return changed
 
 
-def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> Array:
+def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> WholeArray:
     if leaf is None:
-        return Array(f"scalar.{number}")
+        return WholeArray(f"scalar.{number}")
     name, like = known.get(id(leaf.tensor), (f"captured.{number}", leaf.tensor))
     return _array(name, like)
 
 
-def _array(name: str, tensor: torch.Tensor) -> Array:
+def _array(name: str, tensor: torch.Tensor) -> WholeArray:
     """What is known of a whole array: a DTensor says how it lies on the ranks."""
     if not isinstance(tensor, DTensor):
-        return Array(name)
+        return WholeArray(name)
     mesh, placements = tensor.device_mesh, tensor.placements
     if not all(isinstance(placement, Shard | Replicate) for placement in placements):
-        return Array(name)  # a partial sum: no whole array lies on the ranks
+        return WholeArray(name)  # a partial sum: no whole array lies on the ranks
     ranks = np.asarray(mesh.mesh.tolist())
     tiles, order = [1] * tensor.dim(), []
     for dimension in range(tensor.dim()):
@@ -117,17 +137,17 @@ def _array(name: str, tensor: torch.Tensor) -> Array:
                 tiles[dimension] *= ranks.shape[axis]
                 order.append(axis)
     if not order:
-        return Array(name, "{replicated}", tuple(tensor.shape))
+        return WholeArray(name, "{replicated}", tuple(tensor.shape))
     rest = [axis for axis in range(ranks.ndim) if axis not in order]
     devices = ranks.transpose([*order, *rest]).reshape(-1)
     copies = ranks.size // int(np.prod(tiles))
     sizes = [*tiles, copies] if copies > 1 else tiles
     text = f"{{devices=[{','.join(map(str, sizes))}]{','.join(map(str, devices))}"
     text += " last_tile_dim_replicate}" if copies > 1 else "}"
-    return Array(name, text, tuple(tensor.shape))
+    return WholeArray(name, text, tuple(tensor.shape))
 
 
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
+def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The values; bfloat16 and the like as ml_dtypes has them."""
     import ml_dtypes
 

@@ -42,6 +42,10 @@ class World:
         self.rank = rank
         self._groups = {}
 
+    def trace(self, mirror: Mirror) -> None:
+        """From here on collectives are traced."""
+        self.mirror = mirror
+
     def number(self, ranks: tuple[int, ...]) -> int:
         """How many groups of these ranks there were before, on this rank."""
         self._groups[ranks] = self._groups.get(ranks, -1) + 1
