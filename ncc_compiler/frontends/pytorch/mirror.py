@@ -13,6 +13,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -121,7 +122,7 @@ class Mirror(TorchDispatchMode):
         _, lazy, owner = shared
         if owner.dtype != tensor.dtype:
             raise refusal(
-                f"two tensors share memory as {owner.dtype} and as {tensor.dtype}", self.line()
+                f"two tensors share memory as {owner.dtype} and as {tensor.dtype}", users_line()
             )
         return lazy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -187,7 +188,7 @@ class Mirror(TorchDispatchMode):
             if "Unexpected execution" not in str(error):
                 raise
             raise refusal(
-                f"PyTorch/XLA has no HLO for {name} and would compute it on the host", self.line()
+                f"PyTorch/XLA has no HLO for {name} and would compute it on the host", users_line()
             ) from error
 
     def _bind(self, result: Any, lazy: Any, *, is_known: bool) -> None:
@@ -214,7 +215,7 @@ class Mirror(TorchDispatchMode):
             raise refusal(
                 f"{name} needs a value that the program computes, so it is not one program but "
                 "several, with the host between them",
-                self.line(),
+                users_line(),
                 "return the tensor, and read it after the step; choose with torch.where",
             )
         return func(*args, **kwargs)
@@ -230,11 +231,11 @@ class Mirror(TorchDispatchMode):
             if shape[0] % members:
                 raise refusal(
                     f"{collective.op}: {shape[0]} rows do not divide by {members} ranks",
-                    self.line(),
+                    users_line(),
                 )
             shape[0] //= members if collective.op == "reduce-scatter" else 1
         number = str(len(self.collectives))
-        self.collectives.append(attrs.evolve(collective, line=self.line()))
+        self.collectives.append(attrs.evolve(collective, line=users_line()))
         with _as_lazy():
             made = XLA._xla_custom_call([synced(twin)], MARK, [shape], [twin.dtype], False, number, 1, {})
         return made[0]
@@ -249,7 +250,7 @@ class Mirror(TorchDispatchMode):
         """
         kind = _REDUCTIONS.get(reduction, "") if reduction else ""
         if reduction and not kind:
-            raise refusal(f"{op} with {reduction}: not one that HLO has", self.line())
+            raise refusal(f"{op} with {reduction}: not one that HLO has", users_line())
         twin = self.twin(tensor)
         lazy = self.emit(Collective(op, tuple(group), kind), tensor, twin)
         with _as_lazy():
@@ -281,14 +282,14 @@ class Mirror(TorchDispatchMode):
         if name == "wait_tensor":
             return args[0]
         if name not in _FUNCTIONAL:
-            raise refusal(f"collective {name} is not known", self.line())
+            raise refusal(f"collective {name} is not known", users_line())
         values = {
             argument.name: value
             for argument, value in zip(func._schema.arguments, args, strict=False)
         } | kwargs
         if name == "all_to_all_single":
             for key in ("output_split_sizes", "input_split_sizes"):
-                check_equal_splits(values[key], self.line())
+                check_equal_splits(values[key], users_line())
         group = list(group_of(values["group_name"]))
         if "src" in values:
             root = group[values["src"]]
@@ -306,16 +307,16 @@ class Mirror(TorchDispatchMode):
                 results.append(made[0])
         return results if "inputs" in values else results[0]
 
-    @staticmethod
-    def line() -> str:
-        """Where the user's program is: file:line of the innermost frame that is no library's."""
-        frame = sys._getframe(1)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _NOT_HIS):
-                return f"{file}:{frame.f_lineno}"
-            frame = frame.f_back  # type: ignore[assignment] # the outermost has none
-        return ""
+
+def users_line() -> str:
+    """Where the user's program is: file:line of the innermost frame that is no library's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _NOT_HIS):
+            return f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 _NOT_HIS = (
@@ -433,7 +434,7 @@ class HostReads(TorchFunctionMode):
         if func in _HOST_READS and not self._mirror._is_known(args[0]):
             raise refusal(
                 f"{_HOST_READS[func]} reads a value that the program computes, on the host",
-                self._mirror.line(),
+                users_line(),
                 "return the tensor, and read it after the step",
             )
         return func(*args, **(kwargs or {}))

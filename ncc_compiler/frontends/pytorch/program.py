@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.frontends.foreign import ModelText
 from ncc_compiler.frontends.jax_program import told
+from ncc_compiler.frontends.pytorch.devices import runs_on_devices, trace_on_devices
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import Mirror
 from ncc_compiler.frontends.pytorch.names import Arguments
@@ -114,13 +115,19 @@ def torch_program(
     if not callable(function):
         raise refusal(f"from_torch takes a module or a function, not a {type(function).__name__}")
     arguments = Arguments(tuple(args), dict(kwargs))
-    if ranks is None:
+    model = None
+    if runs_on_devices(function, arguments):
+        model, trace_of_all = _explained(
+            name, lambda: trace_on_devices(name, function, arguments, ranks)
+        )
+        traces = [trace_of_all]
+    elif ranks is None:
         traces = [_explained(name, lambda: trace(function, arguments, _alone))]
     else:
-        traces = _traces_of_ranks(name, function, arguments, ranks)
+        model, traces = _of_all_ranks(name, function, arguments, ranks)
     first = traces[0]
     outputs = first.outputs
-    if len(traces) == 1:
+    if ranks is None and model is None:
         outputs = tuple(attrs.evolve(x, sharding="{replicated}") for x in outputs)
     values = [_of_ranks([trace.values[k] for trace in traces]) for k in range(len(first.inputs))]
     returned, tree = first.returned
@@ -134,7 +141,8 @@ def torch_program(
         (returned, tree),
         {array.name: k for k, array in enumerate(outputs) if k >= count},
     )
-    model = ModelText(merged(name, traces), parameters=first.inputs, results=outputs)
+    if model is None:
+        model = ModelText(merged(name, traces), parameters=first.inputs, results=outputs)
     return TorchProgram(name, model, signature)
 
 
@@ -155,30 +163,35 @@ def _of_ranks(values: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(values)
 
 
-def _traces_of_ranks(
+def _of_all_ranks(
     name: str, function: Any, arguments: Arguments, ranks: int
-) -> Sequence[Trace]:
-    """The step of every rank."""
+) -> tuple[ModelText | None, Sequence[Trace]]:
+    """The step of every rank; of one on XLA devices the model of all of them."""
     if dist.is_available() and dist.is_initialized():
         raise refusal(
             "this process has a default process group, which has other ranks than the program's",
             advice="set it up inside of the function that from_torch calls for each rank, or call "
             "torch.distributed.destroy_process_group() first",
         )
-    is_set_up = isinstance(function, torch.nn.Module) or arguments != Arguments()
+    is_step = isinstance(function, torch.nn.Module) or arguments != Arguments()
 
     def step_of(rank: int) -> tuple[Any, Arguments]:
-        if is_set_up:
+        if is_step:
             return function, arguments
         return _step(name, _explained(f"{name} of rank {rank}", function))
 
-    def traced(*, scalars_are_inputs: bool) -> list[Trace]:
+    def traced(*, scalars_are_inputs: bool) -> tuple[ModelText | None, list[Trace]]:
         world = World(ranks)
         for _ in range(_MOST_ROUNDS):
             world.is_settled, traces = True, []
             for rank in range(ranks):
                 with as_rank(world, rank):
                     step, given = step_of(rank)
+                    if runs_on_devices(step, given):
+                        model, one = _explained(
+                            name, lambda: trace_on_devices(name, step, given, ranks)
+                        )
+                        return model, [one]
                     if not world.is_settled:
                         continue  # a later round will trace it
                     options = {"scalars_are_inputs": scalars_are_inputs}
@@ -189,15 +202,16 @@ def _traces_of_ranks(
                     finally:
                         world.mirror = None
             if world.is_settled:
-                return traces
+                return None, traces
         raise refusal(f"{name}: collectives in the set-up of the ranks never come to an end")
 
-    traces = traced(scalars_are_inputs=False)
-    try:
-        merged(name, traces)
-    except CompileError:  # perhaps numbers differ, such as the first row of a rank's part
-        traces = traced(scalars_are_inputs=True)
-    return traces
+    model, traces = traced(scalars_are_inputs=False)
+    if model is None:
+        try:
+            merged(name, traces)
+        except CompileError:  # perhaps numbers differ, such as the first row of a rank's part
+            return traced(scalars_are_inputs=True)
+    return model, traces
 
 
 def _step(name: str, made: Any) -> tuple[Any, Arguments]:

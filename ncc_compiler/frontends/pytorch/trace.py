@@ -1,7 +1,7 @@
 """One rank's step as HLO text, with names and values of what it takes and gives."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,7 @@ def trace(
     given = argument_names(function, arguments)
     before = State.of(function, arguments)
     known = {id(_local(tensor)): (name, tensor) for name, tensor in [*before.named(), *given]}
-    state = {id(optimizer): _state_of(optimizer) for _, optimizer in before.optimizers.values()}
-    gradients = {id(tensor): (tensor, tensor.grad) for _, tensor in before.named()}
+    states, gradients = states_of(before), gradients_of(before)
     leaves, spec = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
     mirror = Mirror([_local(tensor) for _, tensor in given])
     XLA._set_xla_all_numbers_special_scalars(not scalars_are_inputs)
@@ -63,7 +62,7 @@ def trace(
     finally:
         XLA._set_xla_all_numbers_special_scalars(False)
         XLA._set_xla_handle_special_scalars(True)
-        _restore(mirror, before, state, gradients)
+        _restore(mirror, states, gradients)
     return Trace(
         text,
         tuple(mirror.collectives),
@@ -158,23 +157,36 @@ def as_numpy(tensor: torch.Tensor) -> np.ndarray:
     return tensor.numpy().copy()
 
 
-def _state_of(optimizer: torch.optim.Optimizer) -> dict[Any, dict[str, Any]]:
-    return {parameter: dict(values) for parameter, values in optimizer.state.items()}
+States = Sequence[tuple[torch.optim.Optimizer, dict[Any, dict[str, Any]]]]
+Gradients = Sequence[tuple[torch.Tensor, torch.Tensor | None]]
 
 
-def _restore(
-    mirror: Mirror,
-    before: State,
-    state: dict[int, dict[Any, dict[str, Any]]],
-    gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]],
-) -> None:
-    """Undo what the step did to the user's tensors: other ranks' parts in it were never computed."""
+def states_of(state: State) -> States:
+    """The optimizers with what they remember of each parameter."""
+    return [
+        (optimizer, {parameter: dict(values) for parameter, values in optimizer.state.items()})
+        for _, optimizer in state.optimizers.values()
+    ]
+
+
+def gradients_of(state: State) -> Gradients:
+    """The tensors with their gradients."""
+    return [(tensor, tensor.grad) for _, tensor in state.named() if tensor.is_leaf]
+
+
+def put_back(states: States, gradients: Gradients) -> None:
+    """Undoes what a step did to optimizers and gradients."""
+    for optimizer, state in states:
+        optimizer.state.clear()
+        optimizer.state.update(state)
+    for tensor, gradient in gradients:
+        tensor.grad = gradient
+
+
+def _restore(mirror: Mirror, states: States, gradients: Gradients) -> None:
+    """Undoes what the step did to the user's tensors: other ranks' parts in it are not computed."""
     with torch.no_grad():
         for leaf in mirror.leaves:
             if leaf.is_changed:
                 leaf.tensor.detach().copy_(leaf.before)
-    for _, optimizer in before.optimizers.values():
-        optimizer.state.clear()
-        optimizer.state.update(state[id(optimizer)])
-    for tensor, gradient in gradients.values():
-        tensor.grad = gradient
+    put_back(states, gradients)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncc_compiler.frontends.pytorch.errors import refusal
-from ncc_compiler.frontends.pytorch.mirror import Mirror, check_equal_splits
+from ncc_compiler.frontends.pytorch.mirror import Mirror, check_equal_splits, users_line
 
 _BACKEND = "ncc"
 _Key = tuple[tuple[int, ...], int, int]  # ranks, number among groups of these ranks, of its calls
@@ -179,7 +179,7 @@ class RankGroup(dist.ProcessGroup):
         opts: Any = None,  # noqa: ARG002 - torch's signature
     ) -> dist.Work:
         for sizes in (output_split_sizes, input_split_sizes):
-            check_equal_splits(sizes, Mirror.line())
+            check_equal_splits(sizes, users_line())
 
         def compute(values: Sequence[torch.Tensor]) -> torch.Tensor:
             return torch.cat([value.chunk(self.size())[self.rank()] for value in values])
@@ -253,7 +253,7 @@ class RankGroup(dist.ProcessGroup):
 def _refuse(name: str) -> Any:
     raise refusal(
         f"torch.distributed.{name}: its ranks run different programs, and all of them must run one",
-        Mirror.line(),
+        users_line(),
         "call all_reduce, all_gather, reduce_scatter, all_to_all or broadcast; stages of a "
         "pipeline are compiled one by one",
     )
@@ -270,7 +270,7 @@ def _reduction(opts: Any) -> str:
     op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     name = str(getattr(op, "op", op)).rpartition(".")[2].lower()
     if name not in _REDUCE:
-        raise refusal(f"a reduction by {name} is not one that HLO has", Mirror.line())
+        raise refusal(f"a reduction by {name} is not one that HLO has", users_line())
     return name
 
 
