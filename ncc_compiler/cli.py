@@ -8,21 +8,14 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ncc_runtime.command_line import (
-    OUR_FAULT,
-    REFUSED,
-    USAGE,
-    check_written,
-    perform,
-    tell,
-    wrong_usage,
-)
+from ncc_runtime.command_line import Reply, check_written, perform, replying
+from ncc_runtime.errors import Notice
 
 if TYPE_CHECKING:
     from ncc_compiler.codegen.generate import Neff
@@ -34,29 +27,10 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    from ncc_compiler.refusals import refusals_of
+
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    report = functools.partial(_report, as_json="--json" in argv)
-    return perform(commands, "nccc", argv, report)
-
-
-def _report(error: Exception, *, as_json: bool) -> int:
-    """Say what went wrong on standard error; returns the exit code."""
-    from ncc_compiler import refusals
-
-    if isinstance(error, click.UsageError):
-        fact, advice = wrong_usage(error)
-        code, problems = USAGE, [refusals.Refusal("usage", fact, help=advice)]
-    else:
-        problems = refusals.refusals_of(error)
-        code = REFUSED if problems else OUR_FAULT
-    if not problems:
-        problems = [refusals.our_fault(error)]
-        if os.environ.get("NCC_DEBUG"):
-            import traceback
-
-            traceback.print_exception(error)
-    tell(refusals.as_json(problems) if as_json else refusals.as_text(problems))
-    return code
+    return perform(commands, "nccc", argv, refusals_of)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,9 +43,8 @@ _RANKS_OPTION = click.option(
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of ranks, for programs that do not say it.",
+    help="Number of ranks, for programs that do not say it; FILE.py sees so many devices.",
 )
-_JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Results and errors as JSON.")
 
 
 def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -136,17 +109,15 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     metavar="WHAT",
     help="Print graph (as read), graph-after=PASS, or program (as compiled).",
 )
-@_JSON_OPTION
+@replying
 def compile_command(
-    model: str,
-    output: str | None,
-    shown: str | None,
-    as_json: bool,
-    options: "CompileOptions",
+    reply: Reply, model: str, output: str | None, shown: str | None, options: "CompileOptions"
 ) -> None:
-    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
+    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
+
+    MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
+    """
     from ncc_compiler.driver import compile_model, label
-    from ncc_runtime.errors import shortened
 
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
@@ -160,31 +131,42 @@ def compile_command(
     neff = compile_model(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
-    _warn_of_ranks(text, name, neff.program.ranks, options.ranks)
+    reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
     if elided := neff.program.elided():
-        click.echo(shortened(_elided_warning(name, elided)), err=True)
+        reply.warn([_elided_notice(name, elided)])
     if shown is not None:
-        click.echo(_listing(neff, graphs.get(stage)), nl=False)
+        listing = _listing(neff, graphs.get(stage))
+        reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
     elif target is not None:
-        click.echo(_summary(neff, name, target, as_json=as_json))
+        facts = _facts(neff, name, target)
+        reply.give(fields=lambda: facts, text=lambda: _summary(facts))
 
 
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText
+    from ncc_compiler.frontends.python_file import split
     from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
+    if (python := split(model)) is not None:
+        from ncc_compiler.frameworks import read_python
+
+        return read_python(*python, ranks), model
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
         return ModelText(decode(data, "<stdin>")), "<stdin>"
     return read_text(model, ranks), model
 
 
-def _warn_of_ranks(text: "ModelText", model: str, inferred: int, requested: int | None) -> None:
-    """Warn that the number of ranks is a guess."""
-    if text.ranks_are_inferred and requested is None:
-        click.echo(f"warning: {model}: ranks inferred: {inferred}; say --ranks", err=True)
+def _notice_of_ranks(
+    text: "ModelText", model: str, inferred: int, requested: int | None
+) -> Sequence[Notice]:
+    """A warning where the number of ranks is a guess."""
+    if not text.ranks_are_inferred or requested is not None:
+        return ()
+    fact = f"{model}: ranks inferred: {inferred}; say --ranks"
+    return [Notice("ranks-inferred", fact, "docs/ir.md#ranks")]
 
 
 def _output_path(model: str, output: str | None, shown: str | None) -> Path | None:
@@ -197,12 +179,14 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
         raise click.UsageError("-o - names no file; give the name of one, such as -o model.neff")
     if output is None and Path(model).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
-    target = Path(output) if output is not None else Path(model).with_suffix(".neff")
+    file, colon, function = model.partition(".py:")  # the file, and what names the program
+    of = Path(model) if not colon else Path(file).with_name(function or "-")
+    target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
-    check_written({"-o": str(target)}, [] if model == "-" else [model])
+    check_written({"-o": str(target)}, [] if model == "-" else [f"{file}.py" if colon else model])
     return target
 
 
@@ -241,71 +225,63 @@ def _listing(neff: "Neff", module: "Module | None") -> str:
     return print_program(neff.program)
 
 
-def _elided_warning(model: str, elided: "Sequence[Origin]") -> str:
+def _elided_notice(model: str, elided: "Sequence[Origin]") -> Notice:
     """Says that the text leaves out values of constants, so that only --no-values runs work."""
     first = f"{elided[0].node} ({elided[0].place})" if elided[0].place else elided[0].node
     count = "1 constant has" if len(elided) == 1 else f"{len(elided)} constants have"
-    return (
-        f"warning: {model}: {count} no value, the text says {{...}}, the first is {first}; the "
-        "program runs with --no-values only (dump with --xla_dump_large_constants, or print with "
-        "print_large_constants=True)"
+    fact = (
+        f"{model}: {count} no value, the text says {{...}}, the first is {first}; the program runs "
+        "with --no-values only (print with print_large_constants=True)"
     )
+    return Notice("elided-constants", fact, "docs/ir.md#grammar-by-example")
 
 
-def _summary(neff: "Neff", model: str, target: Path, *, as_json: bool) -> str:
+def _facts(neff: "Neff", model: str, target: Path) -> Mapping[str, Any]:
     program = neff.program
-    counts = {
+    return {
+        "model": model,
+        "neff": str(target),
         "ranks": program.ranks,
         "instructions": sum(len(table) for table in program.queues.values()),
         "collectives": len(program.placeholders),
         "hbm_bytes": program.hbm_bytes,
         "file_bytes": len(neff.data),
     }
-    if as_json:
-        return _json({"model": model, "neff": str(target), **counts})
+
+
+def _summary(facts: Mapping[str, Any]) -> str:
     return (
-        f"{target}: {counts['ranks']} ranks, {counts['instructions']} instructions, "
-        f"{counts['collectives']} collectives, {counts['hbm_bytes']} bytes of HBM per rank"
+        f"{facts['neff']}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
+        f"{facts['collectives']} collectives, {facts['hbm_bytes']} bytes of HBM per rank"
     )
-
-
-def _json(fields: dict[str, object]) -> str:
-    import json
-
-    return json.dumps({"schema": 1, **fields})
 
 
 @commands.command("check")
 @click.argument("model")
 @_RANKS_OPTION
-@_JSON_OPTION
-def check_command(model: str, ranks: int | None, as_json: bool) -> None:
+@replying
+def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import advising_ranks, label, load_text
 
     text, name = _read_model(model, ranks)
     with advising_ranks(text):
         module = load_text(text.text, ranks, label(name))
-    _warn_of_ranks(text, name, module.ranks, ranks)
+    reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
-    counts = {"ranks": module.ranks, "operations": operations}
-    if as_json:
-        click.echo(_json({"model": name, **counts}))
-    else:
-        click.echo(f"{name}: correct, {operations} operations for {module.ranks} ranks")
+    facts = {"model": name, "ranks": module.ranks, "operations": operations}
+    line = f"{name}: correct, {operations} operations for {module.ranks} ranks"
+    reply.give(fields=lambda: facts, text=lambda: line)
 
 
 @commands.command("list")
 @click.argument("neff", metavar="MODEL.neff")
 @click.option("--constants", is_flag=True, help="Print the bytes of constants too.")
-@click.option("--json", "as_json", is_flag=True, help="Errors as JSON.")
-def list_command(
-    neff: str,
-    constants: bool,
-    as_json: bool,  # noqa: ARG001 - main reads --json for errors
-) -> None:
+@replying
+def list_command(reply: Reply, neff: str, constants: bool) -> None:
     """List a compiled program: engine queues, placeholders, semaphores, buffers."""
     from ncc_runtime.neff.container import load
     from ncc_runtime.neff.listing import print_program
 
-    click.echo(print_program(load(neff), constants=constants), nl=False)
+    listing = print_program(load(neff), constants=constants)
+    reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)

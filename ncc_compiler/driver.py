@@ -123,8 +123,9 @@ def advising_ranks(model: ModelText) -> Iterator[None]:
 
 
 def label(model: str) -> str:
-    """The file's name in messages; lines of `.mlir` and `.pb` are those of the HLO made of it."""
-    return f"{model} (as HLO)" if PurePath(model).suffix in KINDS else model
+    """The file's name in messages; lines of what is no text are those of the HLO made of it."""
+    is_text = PurePath(model).suffix not in KINDS and ".py:" not in model
+    return model if is_text else f"{model} (as HLO)"
 
 
 def decode(data: bytes, name: str) -> str:

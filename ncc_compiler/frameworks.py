@@ -1,15 +1,17 @@
 """Programs of Python frameworks, from the function to the compiled program."""
 
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
 from ncc_compiler.codegen.generate import Neff
 from ncc_compiler.driver import compile_model
+from ncc_compiler.frontends import python_file
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
-from ncc_compiler.frontends.jax_program import JaxProgram, jax_program
+from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program, refusal
 from ncc_compiler.frontends.pytorch.errors import require_torch
-from ncc_compiler.ir.whole_array import WholeArray
 from ncc_compiler.options import CompileOptions
 
 
@@ -49,7 +51,8 @@ def from_jax(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
     )
-    return compile_jax(program, options)
+    neff = compile_model(_text_of_jax(program), options, program.name)
+    return attrs.evolve(neff, signature=program.signature)
 
 
 def from_torch(
@@ -72,7 +75,7 @@ def from_torch(
     others, whole or [ranks, *shape]; `result` of the run is what the step returns, and where it
     changes parameters `(returned, state by name)`. Raises CompileError.
     """
-    require_torch()
+    require_torch(ranks)
     from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
 
     program = torch_program(function, args, kwargs, ranks)
@@ -80,26 +83,62 @@ def from_torch(
     return attrs.evolve(neff, signature=program.signature)
 
 
-def compile_jax(program: JaxProgram, options: CompileOptions | None = None) -> Neff:
-    """The compiled program, which carries the trees of its arrays."""
-    options = options or CompileOptions()
-    if program.replicated_on > 1 and options.ranks is None:
-        options = attrs.evolve(options, ranks=program.replicated_on)
-    neff = compile_model(jax_text(program), options, program.name)
-    return attrs.evolve(neff, signature=program.signature)
+def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:
+    """The HLO text of what a function of a Python file returns: what `from_jax` takes.
+
+    That is (fn, args) or (fn, args, kwargs), where `kwargs` may have those of `from_jax`, or one
+    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Of a
+    file that imports torch it is what `from_torch` takes; with `ranks` the function is called once
+    for each. Raises CompileError, and OSError if the file cannot be read.
+    """
+    found = python_file.found(file, function, ranks)
+    if "torch" in sys.modules and "jax" not in sys.modules:
+        return _text_of_torch(file, found, ranks)
+    value, args, kwargs = _call(found(), f"{file}: {function}")
+    options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
+    return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
 
 
-def jax_text(program: JaxProgram) -> ModelText:
+def _text_of_torch(file: str, found: Callable[[], Any], ranks: int | None) -> ModelText:
+    """The HLO text of what a function of a Python file sets up, on each rank if there are some."""
+    require_torch(ranks)
+    from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
+
+    if ranks is not None:
+        return torch_program(found, (), {}, ranks).model
+    value, args, kwargs = _call(found(), file)
+    return torch_program(value, args, kwargs, None).model
+
+
+def _call(value: Any, where: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    """A function, its arguments and its keywords."""
+    if not isinstance(value, tuple):
+        return value, (), {}
+    function, args, kwargs = (*value, None, None, None)[:3]
+    args, kwargs = () if args is None else args, {} if kwargs is None else kwargs
+    if (
+        not 1 <= len(value) <= 3
+        or not isinstance(args, list | tuple)
+        or not isinstance(kwargs, dict)
+    ):
+        kinds = ", ".join(type(one).__name__ for one in value)
+        raise refusal(
+            f"{where} gives ({kinds}), which is no function, tuple of arguments, dict of keywords",
+            'return (fn, (x, y)) or (fn, (x, y), {"mesh": mesh})',
+        )
+    return function, args, dict(kwargs)
+
+
+def _text_of_jax(program: JaxProgram, ranks: int | None = None) -> ModelText:
     """The HLO text of what one rank runs."""
-    model = to_hlo_text(program.stablehlo, "StableHLO", program.name, advice="")
+    model = to_hlo_text(program.stablehlo, "StableHLO", program.name, ranks, advice="")
     if len(program.parameter_names) == len(model.parameters):
-        named = map(_renamed, model.parameters, program.parameter_names)
+        parameters = zip(model.parameters, program.parameter_names, strict=True)
+        named = (attrs.evolve(array, name=name) for array, name in parameters)
         model = attrs.evolve(model, parameters=tuple(named))
     if program.replicated_on > 1:
-        whole = (attrs.evolve(result, sharding="{replicated}") for result in model.results)
-        model = attrs.evolve(model, results=tuple(whole))
+        header, newline, rest = model.text.partition("\n")
+        text = f"{header}, num_partitions={program.replicated_on}{newline}{rest}"
+        whole = (attrs.evolve(array, sharding="{replicated}") for array in model.results)
+        model = attrs.evolve(model, text=text, results=tuple(whole))
     return model
-
-
-def _renamed(array: WholeArray, name: str) -> WholeArray:
-    return attrs.evolve(array, name=name)

@@ -1,17 +1,27 @@
-"""The outer edge of both commands: closed streams, readers that leave, wrong usage, exit codes."""
+"""The outer edge of both commands: what they say, closed streams, wrong usage, exit codes.
+
+A command gives its result, warnings and refusals to a `Reply`. People get the result on standard
+output, warnings and refusals on standard error; with `--json` all is in one object on standard
+output.
+"""
 
 import atexit
 import contextlib
 import errno
 import gc
+import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import attrs
 import click
+
+from ncc_runtime.errors import NccError, Notice, reason_of, shortened
 
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
@@ -24,10 +34,103 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _DID_YOU_MEAN = re.compile(r"\.? \(?Did you mean (?:one of:? )?(.*?)\?\)?$")
 
 
+SCHEMA = 1
+"""Of every object that a command prints."""
+
+
+@attrs.frozen
+class Refusal:
+    """One thing that is wrong, and what helps; lines and columns count from 1."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    help: str = ""
+    text: str = attrs.field(default="", eq=False)  # with excerpt and notes, for people
+
+    def as_text(self) -> str:
+        advice = f" ({self.help})" if self.help else ""
+        return shortened(self.text or f"error: {self.message}{advice}")
+
+    def as_json(self) -> dict[str, Any]:
+        fields = attrs.asdict(self, filter=lambda attribute, _: attribute.name != "text")
+        return {**fields, "message": shortened(self.message), "help": shortened(self.help)}
+
+
+class Reply:
+    """What one command says."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.is_quiet = False
+        self._result: Mapping[str, Any] = {}
+        self._notices: dict[Notice, None] = {}  # in their order, each once
+        self._refusals: list[Refusal] = []
+
+    def give(self, *, fields: Callable[[], Mapping[str, Any]], text: Callable[[], str]) -> None:
+        """The command's result; only the form that is wanted is made."""
+        if self.as_json:
+            self._result = fields()
+        else:
+            shown = text()
+            click.echo(shown, nl=not shown.endswith("\n"))
+
+    def say(self, line: str) -> None:
+        """A line of a result that is shown as it comes; `give` has the fields of all of them."""
+        if not self.as_json:
+            click.echo(line)
+
+    def warn(self, notices: Iterable[Notice]) -> None:
+        """Warnings, each said once and behind all else."""
+        self._notices.update(dict.fromkeys(notices))
+
+    def refuse(self, refusals: Iterable[Refusal]) -> None:
+        """What was wrong."""
+        self._refusals += refusals
+
+    def close(self) -> None:
+        """Say what is left to say: the object, or refusals, and without one, warnings."""
+        if self.as_json:
+            said = {
+                "warnings": [attrs.asdict(notice) for notice in self._notices],
+                "errors": [refusal.as_json() for refusal in self._refusals],
+            }
+            click.echo(json.dumps({"schema": SCHEMA, **self._result, **said}))
+        elif self._refusals:
+            _tell("\n".join(refusal.as_text() for refusal in self._refusals))
+        elif not self.is_quiet:
+            for notice in self._notices:
+                _tell(shortened(f"warning: {notice}"))
+
+
+def _set_quiet(context: click.Context, _: click.Parameter, is_quiet: bool) -> None:
+    context.obj.is_quiet = is_quiet
+
+
+def replying(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--json` and `-q` to a command, which gets its Reply as first argument."""
+    as_json = click.option(  # read by `perform`, as what is wrong with the usage is JSON, too
+        "--json", is_flag=True, expose_value=False, help="One JSON object on standard output."
+    )
+    quiet = click.option(
+        *("-q", "--quiet"),
+        is_flag=True,
+        expose_value=False,
+        callback=_set_quiet,
+        help="Leave out warnings.",
+    )
+    return as_json(quiet(click.pass_obj(command)))
+
+
 def perform(
-    commands: click.Group, name: str, given: Sequence[str], report: Callable[[Exception], int]
+    commands: click.Group,
+    name: str,
+    given: Sequence[str],
+    refusals_of: Callable[[Exception], list[Refusal]],
 ) -> int:
-    """Run a command line; returns the exit code. `report` says what is wrong and gives the code.
+    """Run a command line; returns the exit code. `refusals_of` gives nothing for our own faults.
 
     Streams that are closed swallow what is written to them. Like the standard tools, a command
     whose reader has left stops without a word.
@@ -37,9 +140,10 @@ def perform(
         if getattr(sys, stream) is None:
             nowhere = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 - stays open
             setattr(sys, stream, nowhere)
+    reply = Reply(as_json="--json" in given)
     try:
         with cycles_collected_seldom():
-            return _run(commands, name, given, report)
+            return _run(commands, name, given, reply, refusals_of)
     except (BrokenPipeError, SystemExit):  # click exits where it meets a broken pipe itself
         for output in (sys.stdout, sys.stderr):
             _silence(output)
@@ -95,32 +199,68 @@ def _is_same_file(path: str, other: str) -> bool:
 
 
 def _run(
-    commands: click.Group, name: str, given: Sequence[str], report: Callable[[Exception], int]
+    commands: click.Group,
+    name: str,
+    given: Sequence[str],
+    reply: Reply,
+    refusals_of: Callable[[Exception], list[Refusal]],
 ) -> int:
+    code = DONE
     try:
-        commands.main(list(given), prog_name=name, standalone_mode=False)
+        try:
+            stopped = commands.main(list(given), prog_name=name, standalone_mode=False, obj=reply)
+            if stopped is not None:  # by --help or --version, which have said all
+                return DONE
+        except BrokenPipeError:
+            raise
+        except click.Abort:
+            _tell("interrupted")
+            return INTERRUPTED
+        except click.exceptions.NoArgsIsHelpError as error:
+            _tell(error.format_message())
+            return USAGE
+        except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
+            code, refusals = _judged(error, name, refusals_of)
+            reply.refuse(refusals)
+        reply.close()
         sys.stdout.flush()
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        if (
-            error.filename is None and error.errno in _CANNOT_WRITE
-        ):  # files that we write have names
-            error.filename = "<standard output>"
-            _silence(sys.stdout)  # what it still holds would fail again when the process ends
-        return report(error)
-    except click.Abort:
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return USAGE
-    except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
-        return report(error)
-    return DONE
+        if isinstance(error, BrokenPipeError):
+            raise
+        _silence(sys.stdout)  # what it still holds would fail again when the process ends
+        _tell(f"error: <standard output>: {reason_of(error)}")
+        return REFUSED
+    return code
 
 
-def tell(message: str) -> None:
+def _judged(
+    error: Exception, name: str, refusals_of: Callable[[Exception], list[Refusal]]
+) -> tuple[int, list[Refusal]]:
+    """The exit code of an error, and what to say of it."""
+    if isinstance(error, click.UsageError):
+        fact, advice = wrong_usage(error)
+        return USAGE, [Refusal("usage", fact, help=advice)]
+    if isinstance(error, NccError):
+        return REFUSED, [Refusal("refused", str(error))]
+    if isinstance(error, OSError):
+        path = None if error.filename is None else str(error.filename)
+        place = "" if path is None else f"{path}: "
+        if path is None and error.errno in _CANNOT_WRITE:  # files that we write have names
+            _silence(sys.stdout)
+            place = "<standard output>: "
+        return REFUSED, [Refusal("file", f"{place}{reason_of(error)}", path)]
+    if refusals := refusals_of(error):
+        if error.__cause__ is not None and os.environ.get("NCC_DEBUG"):
+            traceback.print_exception(error.__cause__)  # perhaps of the user's own code
+        return REFUSED, refusals
+    if os.environ.get("NCC_DEBUG"):
+        traceback.print_exception(error)
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    fact = f"{name} failed, which is a fault of ours: {what}"
+    return OUR_FAULT, [Refusal("internal", fact, help="report it; NCC_DEBUG=1 shows the traceback")]
+
+
+def _tell(message: str) -> None:
     """A message on standard error; where that cannot be written, the exit code has to do."""
     try:
         click.echo(message, err=True)

@@ -1,6 +1,8 @@
-"""The errors of the runtime: one class a cause, each message one line with place and remedy."""
+"""Errors and warnings of the runtime: each message is one line with place and remedy."""
 
 import re
+
+import attrs
 
 _LONG_WORD = re.compile(r"(?<!\S)(\S{120})(\S{241,})(\S{40})")
 _LONG_LINE = re.compile(r"^([^\n]{3000})([^\n]{601,})([^\n]{400})", re.MULTILINE)
@@ -23,6 +25,18 @@ def reason_of(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     advice = "; give the name of a file" if isinstance(error, IsADirectoryError) else ""
     return f"{reason}{advice}"
+
+
+@attrs.frozen
+class Notice:
+    """A warning: its code, one line, and the section of the documents that says more."""
+
+    code: str
+    message: str
+    see: str
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}, {self.see}]"
 
 
 class NccError(Exception):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import CountsError, InputError
+from ncc_runtime.errors import CountsError, InputError, Notice
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -78,9 +78,10 @@ class Model:
         self._machines: dict[tuple[int, bool], Devices] = {}
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """A line for each broken rule of the hardware, and for each warning about a plan."""
-        return (*warnings(self.verdicts), *(line for file in self.plans for line in file.warnings))
+    def warnings(self) -> tuple[Notice, ...]:
+        """One for each broken rule of the hardware, and for each that a plan gives cause for."""
+        of_plans = (notice for file in self.plans for notice in file.warnings)
+        return (*warnings(self.verdicts), *of_plans)
 
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:

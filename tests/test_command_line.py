@@ -162,7 +162,7 @@ def test_wrong_usage_as_json_says_the_same(
 ) -> None:
     name = {"nccc": "compile", "nccrt": "run"}[command]
     assert MAINS[command]([name, "--json"]) == USAGE
-    (error,) = json.loads(capsys.readouterr().err)["errors"]
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
     assert error["code"] == "usage"
     assert error["message"].startswith("missing argument")
     assert f"see {command} {name} --help" in error["message"] + error.get("help", "")

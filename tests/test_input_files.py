@@ -286,7 +286,7 @@ def test_of_many_errors_some_are_printed_and_the_rest_counted(tmp_path: Path, ca
     assert err.count("error[") == MAX_SHOWN
     assert err.splitlines()[-1] == "error: 950 more errors are not shown"
     assert ncc_compiler.cli.main(["check", str(model), "--json"]) == 1
-    errors = json.loads(capsys.readouterr().err)["errors"]
+    errors = json.loads(capsys.readouterr().out)["errors"]
     assert len(errors) == MAX_SHOWN + 1
     assert errors[-1]["message"] == "950 more errors are not shown"
 

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
-    "ncc_runtime.command_line": set(),  # the edge of both commands
+    "ncc_runtime.command_line": {ERRORS},  # the edge of both commands
     "ncc_runtime.options": set(),
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
@@ -99,6 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.array_files": {ERRORS, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
+    "ncc_runtime.signature": {ERRORS, NEFF, "ncc_runtime.inputs"},
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
@@ -146,8 +147,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
-    "ncc_runtime.cli_options": {"ncc_runtime"},
-    "ncc_runtime.cli_commands": {"ncc_runtime"},
+    "ncc_runtime.commands": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.entry": {"ncc_runtime"},
     "ncc_runtime.__init__": {"ncc_runtime"},
@@ -191,7 +191,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
-    "ncc_compiler.refusals": {"ncc_compiler.diagnostics", ERRORS},
+    "ncc_compiler.frameworks": {"ncc_compiler"},
+    "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
     "ncc_compiler.__init__": {"ncc_compiler"},

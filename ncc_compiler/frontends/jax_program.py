@@ -26,7 +26,11 @@ def _jax() -> Any:
     return importlib.import_module("jax")
 
 
-MISSING = "pip install 'neuron-ncc[jax]'"
+JAX_OPTIONS = ("mesh", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
+"""Keywords of `from_jax` that are not the function's."""
+
+MISSING = {"jax": "install it: pip install 'neuron-ncc[jax]'"}
+"""What to do where a library is missing."""
 
 
 @attrs.frozen
@@ -73,13 +77,15 @@ class JaxSignature:
         """What the function takes, for a message: `({'w': float32[4,2]}, float32[8])`."""
         jax = _jax()
         words = [f"{one.dtype}[{','.join(map(str, one.shape))}]" for one in self.arguments]
-        args, kwargs = jax.tree_util.tree_unflatten(self.in_tree, [_Word(word) for word in words])
+        args, kwargs = jax.tree_util.tree_unflatten(
+            self.in_tree, [_Unquoted(word) for word in words]
+        )
         named = [f"{name}={value}" for name, value in kwargs.items()]
         return f"({', '.join([*map(str, args), *named])})"
 
 
 @attrs.frozen(repr=False)
-class _Word:
+class _Unquoted:
     """A text that is shown without quotes."""
 
     text: str
@@ -106,7 +112,7 @@ def _as_jax_has_it(array: "np.ndarray", info: Any) -> Any:
 
     jax = _jax()
     if jax.dtypes.issubdtype(info.dtype, jax.dtypes.extended):
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(info))
+        return jax.random.wrap_key_data(array, impl=info.dtype._impl)
     if info.dtype == jax.dtypes.float0:
         return np.zeros(info.shape, jax.dtypes.float0)
     return array
@@ -135,7 +141,7 @@ def jax_program(
     `jit_options` are keywords of jax.jit; None stands for not given.
     """
     if importlib.util.find_spec("jax") is None:
-        raise refusal("this takes JAX", f"install it: {MISSING}")
+        raise refusal("this takes JAX", MISSING["jax"])
     jax = _jax()
     given = {key: value for key, value in jit_options.items() if value is not None}
     mesh = _mesh_of(mesh)
@@ -157,8 +163,13 @@ def jax_program(
 
 def _mesh_of(mesh: Any) -> Any:
     """A mesh of JAX; a mapping of axes to sizes becomes one without devices."""
-    if not isinstance(mesh, Mapping):
+    if mesh is None or hasattr(mesh, "axis_names"):
         return mesh
+    if not isinstance(mesh, Mapping):
+        raise refusal(
+            f"the mesh is {mesh!r}, no Mesh, AbstractMesh or mapping",
+            'write {"data": 2, "model": 4}',
+        )
     jax = _jax()
     sizes = tuple(mesh.values())
     if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
@@ -190,7 +201,7 @@ def _refuse_what_is_no_function(
     if not is_stage and not callable(getattr(function, "call", function)):
         kind = type(function).__name__
         raise refusal(
-            f"from_jax takes a function of JAX, not {'an' if kind[0] in 'aeiou' else 'a'} {kind}",
+            f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} is no function that JAX can trace",
             "give a function, a jitted one, or a Traced, Lowered or Exported",
         )
 

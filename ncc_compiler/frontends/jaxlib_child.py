@@ -41,12 +41,14 @@ REFUSED = 4
 def stablehlo_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
     """StableHLO as text, bytecode or portable artifact."""
     module = _parsed(data)
+    if module is not None and _is_dynamic(module):
+        module = _parsed(_jax.mlir.refine_polymorphic_shapes(_bytecode(module)))
     if module is None:
         _refuse_several_meshes(data)
         return _answer(_converted(data))
     with module.context:
         if _awaits_partitioning(module, ranks):
-            return _partitioned(module, ranks, folder)
+            return _partitioned(module, folder)
         _list_groups(module)
         for op in list(_operations(module.operation)):
             if op.name == "stablehlo.all_to_all":
@@ -59,6 +61,16 @@ def stablehlo_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
         arrays = _arrays_of(module)
         text = _without_barriers(_converted(_bytecode(module)))
     return _answer(text, counts, arrays)
+
+
+def _is_dynamic(module: ir.Module) -> bool:
+    """Whether sizes of intermediate arrays have to be computed from those of the arguments."""
+    takes, _ = _ends(module)
+    return all(_shape(kind) is not None for kind, _ in takes) and any(
+        isinstance(result.type, ir.RankedTensorType) and not result.type.has_static_shape
+        for op in _operations(module.operation)
+        for result in op.results
+    )
 
 
 def _bytecode(module: ir.Module) -> bytes:
@@ -182,13 +194,13 @@ def _awaits_partitioning(module: ir.Module, ranks: int) -> bool:
     return any("mhlo.sharding" in end for end in ends) and not ranks and not is_for_ranks
 
 
-def _partitioned(module: ir.Module, ranks: int, folder: Path) -> str:
+def _partitioned(module: ir.Module, folder: Path) -> str:
     """The answer for a module that XLA has to partition first. Raises XLA's errors."""
     counts = _rank_counts(module)
     replicas = counts.get("replica_count", 1)
     partitions = counts.get("num_partitions", 1)
     if partitions == 1:
-        partitions = max(_devices_of(module), ranks // replicas, 1)
+        partitions = _devices_of(module)
     for op in list(_operations(module.operation)):
         if op.name == "stablehlo.custom_call":
             _refuse_python(op)

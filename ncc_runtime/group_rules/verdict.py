@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import PlacementError
+from ncc_runtime.errors import Notice, PlacementError
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.topology.graph import Topology
 
@@ -19,6 +19,9 @@ Ranks = tuple[int, ...]
 
 Places = tuple[tuple[int, int], ...]
 """Cores as (instance, logical core), sorted."""
+
+SECTION = "docs/topology.md#groups"
+"""Where the rules and their sources stand."""
 
 MOST_RANGES = 8
 """A message lists no more runs of numbers than this."""
@@ -63,12 +66,13 @@ def refuse(judged: Iterable[Verdict]) -> None:
         raise PlacementError(f"refused as by the hardware: {verdict}{more}")
 
 
-def warnings(judged: Iterable[Verdict]) -> tuple[str, ...]:
-    """One line for every rule that is broken."""
-    return tuple(
-        f"{verdict}" + (f"; {count} collectives in all" if count > 1 else "")
-        for verdict, count in refusals(judged)
-    )
+def warnings(judged: Iterable[Verdict]) -> tuple[Notice, ...]:
+    """One for every rule that is broken, coded by the rule."""
+    notices = []
+    for verdict, count in refusals(judged):
+        words = [verdict.fact, verdict.advice, f"{count} collectives in all" if count > 1 else ""]
+        notices.append(Notice(verdict.rule, "; ".join(filter(None, words)), SECTION))
+    return tuple(notices)
 
 
 def cores_text(topology: Topology, places: Places) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
-from ncc_runtime.errors import PlanError, reason_of
+from ncc_runtime.errors import Notice, PlanError, reason_of
 from ncc_runtime.input_files import read_file
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.plans import document, msccl_file
@@ -64,9 +64,12 @@ class PlanFile:
         return isinstance(self.content, _Document)
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """A line for each thing that a GPU would do otherwise with what was filled."""
-        return tuple(f"plan {self.path}: {line}" for line in self.content.warnings())
+    def warnings(self) -> tuple[Notice, ...]:
+        """One for each thing that a GPU would do otherwise with what was filled."""
+        return tuple(
+            Notice("plan", f"plan {self.path}: {line}", "docs/plans.md#msccl-xml")
+            for line in self.content.warnings()
+        )
 
     @property
     def is_for_one(self) -> bool:

@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from ncc_compiler import cli, driver
+from ncc_compiler import driver
 from ncc_compiler.cli import main
+from ncc_runtime.command_line import OUR_FAULT, REFUSED
 from ncc_runtime.neff.container import load
 from tests.compiler.test_driver import MODEL
 
@@ -96,7 +97,7 @@ def test_errors_carry_place_and_carets(model, capsys):
 
 def test_errors_are_one_json_object_if_asked(model, capsys):
     assert main(["compile", str(wrong(model)), "--json"]) == 1
-    report = json.loads(capsys.readouterr().err)
+    report = json.loads(capsys.readouterr().out)
     assert report["schema"] == 1
     assert [error["line"] for error in report["errors"]] == [5, 6]
     assert set(report["errors"][0]) == {"code", "message", "file", "line", "column", "help"}
@@ -161,7 +162,7 @@ def test_wrong_usage_is_code_2(model, arguments, capsys):
 
 def test_wrong_usage_is_json_if_asked(capsys):
     assert main(["compile", "--json"]) == 2
-    (error,) = json.loads(capsys.readouterr().err)["errors"]
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
     assert error["code"] == "usage"
 
 
@@ -183,7 +184,7 @@ def test_a_fault_of_ours_is_code_3_and_asks_for_a_report(model, monkeypatch, cap
     monkeypatch.delenv("NCC_DEBUG", raising=False)
     if debug:
         monkeypatch.setenv("NCC_DEBUG", "1")
-    assert main(["compile", str(model)]) == cli.OUR_FAULT
+    assert main(["compile", str(model)]) == OUR_FAULT
     error = capsys.readouterr().err
     assert "report it" in error.splitlines()[-1]
     assert ("Traceback" in error) == debug
@@ -199,5 +200,5 @@ def test_a_reader_that_leaves_early_is_no_traceback(model):
     command.stdout.close()
     error = command.stderr.read()
     command.stderr.close()
-    assert command.wait() == cli.REFUSED
+    assert command.wait() == REFUSED
     assert error == b""

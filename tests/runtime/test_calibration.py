@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-from click.testing import CliRunner
 
 from ncc_runtime.calibration import preset, residuals
 from ncc_runtime.calibration.constants import BEGIN, BOUNDS, COMMON
@@ -16,7 +15,7 @@ from ncc_runtime.calibration.fit import fitted
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
 from ncc_runtime.calibration.rows import MeasuredRow, read_rows
-from ncc_runtime.cli import cli, main
+from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
 
@@ -259,21 +258,25 @@ def test_rows_of_several_instance_types_give_a_file_for_each(tmp_path: Path) -> 
     assert names == ["mine-trn2.3xlarge.toml", "mine-trn2.48xlarge.toml"]
 
 
-def test_the_command_prints_rows_tables_and_constants_and_writes_the_file(tmp_path: Path) -> None:
+def test_the_command_prints_rows_tables_and_constants_and_writes_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "fit.toml"
     rows = file_of(tmp_path, ROW, {**ROW, "size_bytes": 1024})
-    done = CliRunner().invoke(cli, ["calibrate", rows, "--out", str(out)])
-    assert done.exit_code == 0
-    assert "cc.instruction_ps" in done.stdout
-    assert done.stdout.count("direct") == 2
-    assert done.stdout.splitlines()[-1].split()[:2] == ["all", "2"]
+    assert main(["calibrate", rows, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "cc.instruction_ps" in printed
+    assert printed.count("direct") == 2
+    assert printed.splitlines()[-1].split()[:2] == ["all", "2"]
     assert set(tomllib.loads(out.read_text())) == {"name", "base", "cc"}
 
 
-def test_the_command_gives_the_same_as_json(tmp_path: Path) -> None:
+def test_the_command_gives_the_same_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = file_of(tmp_path, ROW)
-    done = CliRunner().invoke(cli, ["calibrate", path, "--shipped", "--json"])
-    found = json.loads(done.stdout)
+    assert main(["calibrate", path, "--shipped", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["rows"][0]["predicted_us"] == Predictor().predict(read_rows(path)[0]).time_us
     assert found["constants"]["trn1"]["cc.start_ps"] == build("trn1").cc.start_ps
 
@@ -289,7 +292,7 @@ def test_the_search_finds_what_is_shipped_and_what_the_document_shows() -> None:
 
 def test_nothing_is_written_where_nothing_is_fitted(tmp_path: Path) -> None:
     words = ["calibrate", file_of(tmp_path, ROW), "--shipped", "--out", "x.toml"]
-    assert CliRunner().invoke(cli, words).exit_code == 2
+    assert main(words) == 2
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,9 @@ def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys
     assert main(["run", neff, "--no-values"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith("warning: all-reduce over cores 0-7: 8 ranks take chips 0 and 3")
-    assert captured.err.endswith("; nearest allowed group: cores 0-3\n")
+    assert captured.err.endswith(
+        "nearest allowed group: cores 0-3 [trn2-G2, docs/topology.md#groups]\n"
+    )
     assert "all-reduce  single-step-mesh" in captured.out
 
 
@@ -74,7 +76,7 @@ def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, cap
         message = refused(capsys, *command, "--strict")
         assert message.startswith("error: refused as by the hardware: all-reduce over cores 0-7: ")
         assert "(trn2-G2: neuronx-distributed-inference, attention_process_groups.py)" in message
-        assert message.endswith("; nearest allowed group: cores 0-3\n")
+        assert message.endswith("nearest allowed group: cores 0-3\n")
     assert main(["run", neff, "--topology", "trn1", "--strict", "--no-values"]) == 0
 
 
@@ -208,7 +210,7 @@ def test_usage_errors_are_exit_code_2(neff: str, capsys):
 
 def test_errors_are_json_when_json_is_asked_for(neff: str, capsys):
     assert main(["run", neff, "--topology", "trn9", "--json"]) == 1
-    (error,) = json.loads(capsys.readouterr().err)["errors"]
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
     assert "trn9" in error["message"]
 
 

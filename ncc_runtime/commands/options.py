@@ -1,24 +1,20 @@
 """What the commands of `nccrt` share: placement options, sizes, lists of ranks, loading."""
 
-import contextlib
 import functools
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from ncc_runtime.command_line import check_written
-from ncc_runtime.errors import LoweringError, PlacementError, shortened
+from ncc_runtime.errors import LoweringError, PlacementError
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import PlaceOptions
     from ncc_runtime.runtime import Model
-
-SCHEMA = 1
 
 
 @attrs.frozen
@@ -205,15 +201,6 @@ def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[i
     return _ranks(text)
 
 
-def note_compiling() -> None:
-    """On a terminal, note that the clock is compiled first, which takes a while once."""
-    if sys.stderr.isatty():
-        from ncc_runtime.execution.clock.compiled import is_compiled
-
-        if not is_compiled():
-            click.echo("note: compiling the clock for this machine, once", err=True)
-
-
 def program_of_words(words: Sequence[str]) -> "Program":
     """The program of a file, or of several files that each name their ranks."""
     from ncc_runtime.runtime import program_of
@@ -255,37 +242,3 @@ def check_outputs_of(
 def files_of(program: Sequence[str]) -> list[str]:
     """The files of programs, without the ranks that words may name."""
     return [match["path"] if (match := _RANKS.fullmatch(word)) else word for word in program]
-
-
-def warn(model: "Model") -> None:
-    """A line on standard error for everything that a model warns of.
-
-    Comes last: where something fails, standard error holds that alone, one line or one object.
-    """
-    for line in model.warnings:
-        click.echo(shortened(f"warning: {line}"), err=True)
-
-
-@contextlib.contextmanager
-def shown_count(task: str, unit: str) -> Iterator[Callable[[int], None] | None]:
-    """A callback that shows how many units a task has done; None where there is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    text = TextColumn(f"{task}: {{task.completed:,}} {unit}")
-    bar = Progress(
-        SpinnerColumn(), text, TimeElapsedColumn(), console=Console(stderr=True), transient=True
-    )
-    number = bar.add_task(task, total=None)
-
-    def watch(count: int) -> None:
-        bar.start()  # a short run shows nothing
-        bar.update(number, completed=count)
-
-    try:
-        yield watch
-    finally:
-        bar.stop()

@@ -1,0 +1,1 @@
+"""The commands of `nccrt`, one a file; each imports what is heavy when it is called."""

@@ -1,0 +1,182 @@
+"""`nccrt run`: place, fill, prove, and compute values and times."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.commands.options import (
+    PlaceWords,
+    check_outputs_of,
+    files_of,
+    loaded,
+    place_options,
+    program_argument,
+    rank_list,
+    size,
+    trace_file,
+    trip_counts,
+)
+from ncc_runtime.commands.progress import note_compiling, shown_count
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ncc_runtime.array_files import StoredArray
+    from ncc_runtime.execution.trace import Trace
+    from ncc_runtime.lowering.executable import Executable
+
+
+@click.command()
+@program_argument
+@place_options
+@click.option(
+    "--inputs",
+    type=click.Path(),
+    help="arg0, arg1, …, or by the names of parameters, in .npz or .safetensors: each [ranks, "
+    "*shape], [*shape] for the same on every rank, or the whole array, which its sharding cuts. "
+    "With --no-values they decide how often loops run.",
+)
+@click.option(
+    "--outputs", type=click.Path(), help="Write out0, out1, … to this file, each [ranks, *shape]."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
+)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--memory", metavar="BYTES", callback=size, help="Host memory it may take.")
+@click.option("--no-values", is_flag=True, help="Predict time only.")
+@click.option(
+    "--trip-count",
+    "trip_counts",
+    metavar="NAME=N",
+    multiple=True,
+    callback=trip_counts,
+    help="With --no-values: how often each loop of that name runs, or which branch, whatever "
+    "--inputs and the program tell.",
+)
+@click.option("--no-clock", is_flag=True, help="Compute values only.")
+@click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")
+@click.option("--checked", is_flag=True, help="Trap reads of unwritten memory, stray addresses.")
+@click.option(
+    "--shuffle", type=click.IntRange(0), metavar="SEED", help="Take ready instructions at random."
+)
+@click.option(
+    "--trace", metavar="FILE", callback=trace_file, help="Write the timeline: .pftrace or .json."
+)
+@click.option(
+    "--trace-ranks", metavar="0-3,8", callback=rank_list, help="Ranks the timeline has [all]."
+)
+@replying
+def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
+    """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
+    from ncc_runtime import array_files
+    from ncc_runtime.options import RunOptions
+    from ncc_runtime.report import summary
+
+    if words["no_values"] and words["outputs"]:
+        raise click.UsageError("--no-values gives no --outputs")
+    if place.ignore_memory and not words["no_values"]:
+        raise click.UsageError("--ignore-memory goes with --no-values; a rank has no such memory")
+    if words["trip_counts"] and not words["no_values"]:
+        raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
+    written = {"--outputs": words["outputs"], "--trace": words["trace"]}
+    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
+    check_outputs_of(written, place, read)
+    timeline = timeline_request(words)
+    if words["outputs"]:
+        array_files.check_outputs(words["outputs"])
+    started = time.perf_counter()
+    times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
+    model = loaded(program, place, times_only=times_only)
+    chosen = None if timeline is None else timeline.chosen(model.executable)
+    options = RunOptions(
+        values=not words["no_values"],
+        clock=not words["no_clock"],
+        threads=words["threads"],
+        checked=words["checked"],
+        memory_bytes=words["memory"],
+        shuffle_seed=words["shuffle"],
+        trip_counts=words["trip_counts"],
+        verify=not words["no_verify"],
+    )
+    if options.clock:
+        note_compiling()
+    seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
+    inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
+    inputs = contextlib.nullcontext({})
+    if words["inputs"]:
+        inputs = array_files.open_arrays(words["inputs"])
+    with shown_count("clock", "events") as watch, inputs as given:
+        result = model.run(given, seed=seed, options=options, watch=watch)
+    if words["outputs"]:
+        array_files.write_arrays(words["outputs"], result.outputs)
+    if timeline is not None and result.trace is not None:
+        timeline.write(result.trace, chosen)
+    facts = (model.executable, result, options, time.perf_counter() - started)
+    reply.give(
+        fields=lambda: summary.as_json(*facts, model.verdicts),
+        text=lambda: summary.as_text(*facts),
+    )
+    reply.warn(model.warnings)
+
+
+@attrs.frozen
+class TimelineRequest:
+    """The file of a timeline, and the ranks that it shows; None: all."""
+
+    path: str
+    ranks: Sequence[int] | None
+
+    def chosen(self, executable: "Executable") -> "np.ndarray | None":
+        """The ranks as a mask; wrong usage for ranks that the program has not."""
+        if self.ranks is None:
+            return None
+        import numpy as np
+
+        count, simulated, last = executable.ranks, executable.representatives, max(self.ranks)
+        if last >= count:
+            raise click.UsageError(
+                f"--trace-ranks: rank {last} is not below the program's {count} ranks"
+            )
+        if last >= simulated:
+            raise click.UsageError(
+                f"--trace-ranks: rank {last} does what rank {last % simulated} does, whose "
+                f"instance stands for all; name ranks below {simulated}"
+            )
+        return np.isin(np.arange(simulated), self.ranks)
+
+    def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
+        """Write the file, with a progress bar on a terminal."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        from ncc_runtime.report.timeline.write import write_timeline
+
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        silent = not sys.stderr.isatty()
+        bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=silent)
+        with bar:
+            task = bar.add_task(f"events to {self.path}", total=trace.count(chosen))
+            write_timeline(self.path, trace, chosen, lambda events: bar.advance(task, events))
+
+
+def timeline_request(words: Mapping[str, Any]) -> TimelineRequest | None:
+    """The options `trace` and `trace_ranks`; None if there is no timeline to write."""
+    path, ranks = words["trace"], words["trace_ranks"]
+    if path is None:
+        if ranks is not None:
+            raise click.UsageError("--trace-ranks goes with --trace FILE")
+        return None
+    if words["no_clock"]:
+        raise click.UsageError("--trace needs the clock; leave out --no-clock")
+    from ncc_runtime.neff.whole_file import check_target
+    from ncc_runtime.report.timeline.write import SUFFIXES
+
+    check_target(path, SUFFIXES)
+    return TimelineRequest(path, ranks)
