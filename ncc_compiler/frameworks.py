@@ -93,20 +93,27 @@ def read_python(file: str, function: str, ranks: int | None = None) -> ModelText
     """
     found = python_file.found(file, function, ranks)
     if "torch" in sys.modules and "jax" not in sys.modules:
-        return _text_of_torch(file, found, ranks)
+        return _text_of_torch(f"{file}: {function}", found, ranks)
     value, args, kwargs = _call(found(), f"{file}: {function}")
+    if _is_of_torch(value, *args, *kwargs.values()):  # in a file that imports both
+        return _text_of_torch(f"{file}: {function}", found, ranks)
     options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
     return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
 
 
-def _text_of_torch(file: str, found: Callable[[], Any], ranks: int | None) -> ModelText:
+def _is_of_torch(*values: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(x, torch.Tensor | torch.nn.Module) for x in values)
+
+
+def _text_of_torch(where: str, found: Callable[[], Any], ranks: int | None) -> ModelText:
     """The HLO text of what a function of a Python file sets up, on each rank if there are some."""
     require_torch(ranks)
     from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
 
     if ranks is not None:
         return torch_program(found, (), {}, ranks).model
-    value, args, kwargs = _call(found(), file)
+    value, args, kwargs = _call(found(), where)
     return torch_program(value, args, kwargs, None).model
 
 

@@ -6,6 +6,9 @@ import os
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 
 
+HELP = "install both as they belong together: pip install 'neuron-ncc[torch]'"
+
+
 def refusal(fact: str, line: str = "", advice: str = "") -> CompileError:
     """The error for a PyTorch program; `line` is file:line of the user's own code."""
     place = f"{line}: " if line else ""
@@ -29,6 +32,6 @@ def require_torch(ranks: int | None = None) -> None:
         if importlib.util.find_spec(name) is None:
             raise refusal(
                 f"programs of PyTorch take {name}, which is not installed",
-                advice="install both as they belong together: pip install 'neuron-ncc[torch]'",
+                advice=HELP,
             )
     offer_xla_devices(ranks)

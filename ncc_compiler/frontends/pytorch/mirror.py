@@ -10,6 +10,7 @@ own have a token added to their operands; `ranks.py` spells them out once all ra
 """
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ import attrs
 import torch
 import torch_xla
 from torch._subclasses.fake_tensor import FakeTensor
-from torch._decomp import core_aten_decompositions
+from torch._decomp import decomposition_table
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -57,7 +58,6 @@ class Leaf:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _RANDOM = torch.Tag.nondeterministic_seeded
 _NEEDS_VALUES = torch.Tag.data_dependent_output
-_SHAPE_FROM_VALUES = torch.Tag.dynamic_output_shape
 
 
 class Mirror(TorchDispatchMode):
@@ -72,7 +72,6 @@ class Mirror(TorchDispatchMode):
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor, torch.Tensor]] = {}
         self._leaf_of: dict[int, Leaf] = {}  # by storage
         self._arguments = {id(argument) for argument in arguments}
-        self._decompositions: Mapping[Any, Any] = core_aten_decompositions()
         self._device = torch_xla.device()
 
     def twin(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -148,7 +147,7 @@ class Mirror(TorchDispatchMode):
         if not operands and not is_factory:
             return func(*args, **kwargs)
         is_known = all(self._is_known(x) for x in operands) and _RANDOM not in func.tags
-        if _NEEDS_VALUES in func.tags or _SHAPE_FROM_VALUES in func.tags:
+        if _NEEDS_VALUES in func.tags or _has_open_shape(func, args):
             return self._value(func, args, kwargs, is_known)
         lazy_args, lazy_kwargs = pytree.tree_map(self._lazy, (args, kwargs))
         result = func(*args, **kwargs)
@@ -176,20 +175,30 @@ class Mirror(TorchDispatchMode):
         return self._is_known_here.get(tensor, False)
 
     def _lazily(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operation on lazy tensors. Raises CompileError where XLA has none like it."""
-        decomposed = self._decompositions.get(func)
-        name = func.name()
-        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(name, "XLA")
-        function = func if has_kernel or decomposed is None else decomposed
-        try:
-            with _as_lazy():
-                return function(*args, **kwargs)
-        except RuntimeError as error:
-            if "Unexpected execution" not in str(error):
-                raise
-            raise refusal(
-                f"PyTorch/XLA has no HLO for {name} and would compute it on the host", users_line()
-            ) from error
+        """The operation on lazy tensors, or those that it consists of, where XLA has none like it.
+
+        Raises CompileError where it has neither.
+        """
+        decomposed = _DECOMPOSED.get(func)
+        if decomposed is None or func not in _NOT_XLAS:
+            with _as_lazy(), _quiet() if func not in _XLAS else contextlib.nullcontext():
+                try:
+                    made = func(*args, **kwargs)
+                except RuntimeError as error:
+                    if decomposed is None:
+                        if not is_execution(error):
+                            raise
+                        raise refusal(
+                            f"PyTorch/XLA has no HLO for {func.name()} and would compute it on the "
+                            "host",
+                            users_line(),
+                        ) from error
+                    _NOT_XLAS.add(func)
+                else:
+                    _XLAS.add(func)
+                    return made
+        with _as_lazy():
+            return decomposed(*args, **kwargs)
 
     def _bind(self, result: Any, lazy: Any, *, is_known: bool) -> None:
         """Remembers the twins of an operation's results."""
@@ -211,7 +220,7 @@ class Mirror(TorchDispatchMode):
     ) -> Any:
         """What the host reads of tensors: allowed where no input of the step determines it."""
         if not is_known:
-            name = ".item()" if "_local_scalar_dense" in func.name() else func.name()
+            name = ".item(), or a condition," if "_local_scalar_dense" in func.name() else func.name()
             raise refusal(
                 f"{name} needs a value that the program computes, so it is not one program but "
                 "several, with the host between them",
@@ -308,6 +317,37 @@ class Mirror(TorchDispatchMode):
         return results if "inputs" in values else results[0]
 
 
+def _fill(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return tensor.copy_(value.expand(tensor.shape))
+
+
+_DECOMPOSED: Mapping[Any, Any] = {
+    **decomposition_table,
+    torch.ops.aten.fill_.Tensor: _fill,
+}
+_XLAS: set[Any] = set()  # operations that PyTorch/XLA has
+_NOT_XLAS: set[Any] = set()
+
+
+def is_execution(error: RuntimeError) -> bool:
+    """Whether PyTorch/XLA wanted to execute what it had recorded, as it does to leave XLA."""
+    return "Unexpected execution" in str(error)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing reaches standard error: PyTorch/XLA explains there what our errors say shorter."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def users_line() -> str:
     """Where the user's program is: file:line of the innermost frame that is no library's."""
     frame: FrameType | None = sys._getframe(1)
@@ -392,6 +432,13 @@ def group_of(name: str) -> Sequence[int]:
 
     group = distributed_c10d._resolve_process_group(name)
     return distributed_c10d.get_process_group_ranks(group)
+
+
+def _has_open_shape(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether values decide the shape of what an operation gives; of an index, if it is a mask."""
+    if func is torch.ops.aten.index.Tensor:
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

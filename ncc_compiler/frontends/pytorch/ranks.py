@@ -35,7 +35,7 @@ class Output:
 
 
 _MARKED = re.compile(
-    rf' custom-call\((?P<operand>[^)]*)\), custom_call_target="{re.escape(MARK)}".*'
+    rf'%(?P<name>custom-call[.\w]*) = (?P<type>\S+) custom-call\((?P<operand>[^)]*)\), custom_call_target="{re.escape(MARK)}".*'
     r'backend_config="(?P<number>\d+)".*$',
     re.MULTILINE,
 )
@@ -55,7 +55,7 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
     def spelled_out(match: re.Match[str]) -> str:
         number = int(match["number"])
         collective, groups = first.collectives[number], calls[number]
-        text = f" {collective.op}({match['operand']})"
+        text = f"%{renamed[match['name']]} = {match['type']} {collective.op}({match['operand']})"
         text += f", channel_id={number + 1}"
         text += f", replica_groups={{{','.join(_braced(group) for group in groups)}}}"
         if collective.op in ("all-reduce", "all-gather", "reduce-scatter"):
@@ -63,14 +63,21 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
         if collective.op in ("all-gather", "reduce-scatter", "all-to-all"):
             text += ", dimensions={0}"
         if collective.reduction:
-            kind = match["operand"].partition("[")[0].strip()
+            kind = match["type"].partition("[")[0]
             name = f"ncc_{collective.reduction}_{kind}"
             reductions[collective.reduction, kind] = name
             text += f", to_apply=%{name}"
         file, _, line = collective.line.rpartition(":")
         return f'{text}, metadata={{source_file="{file}" source_line={line}}}' if file else text
 
+    renamed = {
+        match["name"]: match["name"].replace(
+            "custom-call", first.collectives[int(match["number"])].op
+        )
+        for match in _MARKED.finditer(first.text)
+    }
     text = _MARKED.sub(spelled_out, first.text)
+    text = re.sub(r"%(custom-call[.\w]*)", lambda use: f"%{renamed.get(use[1], use[1])}", text)
     header, _, rest = text.partition("\n")
     computations = "".join(
         f"\n%{name} (a: {kind}[], b: {kind}[]) -> {kind}[] {{\n"

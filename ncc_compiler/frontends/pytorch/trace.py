@@ -10,6 +10,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils import _pytree as pytree
 
+from ncc_compiler.frontends.foreign import to_hlo_text
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
@@ -49,6 +50,9 @@ def trace(
             raise refusal("the step returns no tensor and changes no parameter")
         twins = [synced(mirror.twin(_local(tensor))) for _, tensor in results]
         text = XLA._get_xla_tensors_hlo(twins)
+        if "{...}" in text:  # large constants, which only jaxlib prints
+            proto = XLA._get_xla_tensors_hlo_proto(twins)
+            text = to_hlo_text(proto, "HLO", "the step", advice="").text
         ids, data = XLA._get_tensors_xla_device_data_node(twins)
         by_id = {leaf.id: leaf for leaf in mirror.leaves}
         inputs = [_input(by_id.get(number), known, k) for k, number in enumerate(ids)]
