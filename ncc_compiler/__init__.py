@@ -23,7 +23,15 @@ _HOMES = {
     "from_torch": "ncc_compiler.frameworks",
 }
 
-__all__ = ["CompileError", "CompileOptions", "Neff", "compile_file", "compile_text", "from_jax", "from_torch"]
+__all__ = [
+    "CompileError",
+    "CompileOptions",
+    "Neff",
+    "compile_file",
+    "compile_text",
+    "from_jax",
+    "from_torch",
+]
 
 
 def __getattr__(name: str) -> object:

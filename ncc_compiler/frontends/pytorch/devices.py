@@ -15,9 +15,9 @@ from torch_xla.core import xla_model as xm
 
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
 from ncc_compiler.frontends.pytorch.errors import refusal
-from ncc_compiler.frontends.pytorch.mirror import XLA, users_line
+from ncc_compiler.frontends.pytorch.mirror import XLA, is_execution, line_of, users_line
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
-from ncc_compiler.frontends.pytorch.ranks import Output, Trace
+from ncc_compiler.frontends.pytorch.ranks import Output, Part, Trace
 from ncc_compiler.frontends.pytorch.trace import as_numpy, gradients_of, put_back, states_of
 
 
@@ -58,7 +58,7 @@ def trace_on_devices(
     states, gradients = states_of(before), gradients_of(before)
     try:
         with _no_execution(), _HostReads():
-            result = function(*arguments.args, **arguments.kwargs)
+            result = _called(function, arguments)
         results = [(path, x) for path, x in tensors_in(result, "result") if x.device.type == "xla"]
         parts, tree = pytree.tree_flatten(result)
         numbers = itertools.count()
@@ -97,15 +97,30 @@ def trace_on_devices(
     trace = Trace(
         model.text,
         (),
-        model.parameters,
+        tuple(map(Part, labels)),
         values,
-        model.results,
+        tuple(Part(label) for label, _ in results),
         tuple(tensor.dtype for tensor in tensors),
         spec,
         tuple(inputs.index(handle) if handle in inputs else None for handle in argument_handles),
         (parts, tree),
     )
     return model, trace
+
+
+def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
+    """What the step returns. Raises CompileError where PyTorch/XLA would have to leave XLA."""
+    known = set(XLA._xla_counter_names())
+    try:
+        return function(*arguments.args, **arguments.kwargs)
+    except RuntimeError as error:
+        if not is_execution(error):
+            raise
+        own = [name for name in XLA._xla_counter_names() if name.startswith("aten::")]
+        which = next((name for name in own if name not in known), "an operation")
+        raise refusal(
+            f"PyTorch/XLA has no HLO for {which} and would compute it on the host", line_of(error)
+        ) from error
 
 
 def _changed(after: State, known: set[int]) -> list[tuple[str, torch.Tensor]]:
@@ -129,7 +144,7 @@ class _HostReads(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Any,
-        types: Any,  # noqa: ARG002 - torch's signature
+        types: Any,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -162,7 +177,12 @@ _READS = {
 @contextlib.contextmanager
 def _no_execution() -> Iterator[None]:
     """Lets nothing cut the step in two: synchronisations do nothing, executions are errors."""
-    marks = ("_xla_step_marker", "_xla_sync_multi", "_xla_wait_device_ops", "_xla_sync_live_tensors")
+    marks = (
+        "_xla_step_marker",
+        "_xla_sync_multi",
+        "_xla_wait_device_ops",
+        "_xla_sync_live_tensors",
+    )
     saved = {mark: getattr(XLA, mark) for mark in marks}
     for mark in marks:
         setattr(XLA, mark, lambda *_, **__: None)
@@ -173,4 +193,3 @@ def _no_execution() -> Iterator[None]:
         XLA._set_allow_execution(True)
         for mark, function in saved.items():
             setattr(XLA, mark, function)
-

@@ -5,7 +5,6 @@ import os
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 
-
 HELP = "install both as they belong together: pip install 'neuron-ncc[torch]'"
 
 

@@ -12,6 +12,8 @@ own have a token added to their operands; `ranks.py` spells them out once all ra
 import contextlib
 import os
 import sys
+import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -20,8 +22,8 @@ from typing import Any
 import attrs
 import torch
 import torch_xla
-from torch._subclasses.fake_tensor import FakeTensor
 from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -29,7 +31,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from ncc_compiler.frontends.pytorch.errors import refusal
 
-XLA = torch_xla._XLAC  # noqa: SLF001 - PyTorch/XLA has its interface for tracing nowhere else
+XLA = torch_xla._XLAC
 MARK = "ncc.collective"
 """The target of the custom calls that stand for collectives."""
 
@@ -42,6 +44,14 @@ class Collective:
     group: tuple[int, ...]  # its ranks; a collective-broadcast's first one sends
     reduction: str = ""  # of ADD, MULTIPLY, MINIMUM, MAXIMUM, AND, OR, in lower case
     line: str = ""  # file:line of the user's program
+
+    def matches(self, other: "Collective") -> bool:
+        """Whether another rank's call may be the same collective."""
+        ours = (self.op, self.reduction, len(self.group))
+        return ours == (other.op, other.reduction, len(other.group))
+
+    def __str__(self) -> str:
+        return f"{self.op} over {len(self.group)} ranks"
 
 
 @attrs.define(eq=False)
@@ -63,13 +73,20 @@ _NEEDS_VALUES = torch.Tag.data_dependent_output
 class Mirror(TorchDispatchMode):
     """While active, mirrors operations on CPU tensors as HLO."""
 
-    def __init__(self, arguments: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self, arguments: Sequence[torch.Tensor] = (), named: Sequence[torch.Tensor] = ()
+    ) -> None:
+        """`named` are tensors that the program has by name, its arguments among them."""
         super().__init__()
         self.leaves: list[Leaf] = []
         self.collectives: list[Collective] = []
         self._twins = WeakIdKeyDictionary()
         self._is_known_here = WeakIdKeyDictionary()  # whether a value follows from no input
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor, torch.Tensor]] = {}
+        own = {id(tensor): tensor.untyped_storage()._cdata for tensor in named}
+        users = Counter(own.values())
+        # those become inputs as they are, though perhaps they are views of something larger
+        self._inputs = {number for number, storage in own.items() if users[storage] == 1}
         self._leaf_of: dict[int, Leaf] = {}  # by storage
         self._arguments = {id(argument) for argument in arguments}
         self._device = torch_xla.device()
@@ -101,11 +118,12 @@ class Mirror(TorchDispatchMode):
     def _twin_of_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         self._is_known_here[tensor] = tensor.dim() == 0 and id(tensor) not in self._arguments
         storage = tensor.untyped_storage()
-        shared = self._storages.get(storage._cdata)  # noqa: SLF001 - the storage's identity
+        shared = self._storages.get(storage._cdata)
         if shared is None:
             whole = tensor.detach()
             count = storage.nbytes() // tensor.element_size()
-            if tensor.numel() != count or not tensor.is_contiguous():
+            is_view = tensor.numel() != count or not tensor.is_contiguous()
+            if is_view and id(tensor) not in self._inputs:
                 whole = whole.as_strided((count,), (1,), 0)
             before = whole.clone()
             lazy = before.to(self._device)
@@ -119,6 +137,12 @@ class Mirror(TorchDispatchMode):
                 return lazy
             shared = self._storages[storage._cdata]
         _, lazy, owner = shared
+        if owner.numel() * owner.itemsize != storage.nbytes() or not owner.is_contiguous():
+            raise refusal(
+                "two tensors share memory, of which one is an input that is a part of it",
+                users_line(),
+                "clone() one of them",
+            )
         if owner.dtype != tensor.dtype:
             raise refusal(
                 f"two tensors share memory as {owner.dtype} and as {tensor.dtype}", users_line()
@@ -220,7 +244,9 @@ class Mirror(TorchDispatchMode):
     ) -> Any:
         """What the host reads of tensors: allowed where no input of the step determines it."""
         if not is_known:
-            name = ".item(), or a condition," if "_local_scalar_dense" in func.name() else func.name()
+            name = (
+                ".item(), or a condition," if "_local_scalar_dense" in func.name() else func.name()
+            )
             raise refusal(
                 f"{name} needs a value that the program computes, so it is not one program but "
                 "several, with the host between them",
@@ -246,7 +272,9 @@ class Mirror(TorchDispatchMode):
         number = str(len(self.collectives))
         self.collectives.append(attrs.evolve(collective, line=users_line()))
         with _as_lazy():
-            made = XLA._xla_custom_call([synced(twin)], MARK, [shape], [twin.dtype], False, number, 1, {})
+            made = XLA._xla_custom_call(
+                [synced(twin)], MARK, [shape], [twin.dtype], False, number, 1, {}
+            )
         return made[0]
 
     def collective(
@@ -348,18 +376,29 @@ def _quiet() -> Iterator[None]:
         os.close(nowhere)
 
 
+def line_of(error: BaseException) -> str:
+    """The innermost line of the user's program that an error came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_users(frame.filename)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _LIBRARIES)
+
+
 def users_line() -> str:
     """Where the user's program is: file:line of the innermost frame that is no library's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _NOT_HIS):
+        if _is_users(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
-_NOT_HIS = (
+_LIBRARIES = (
     Path(__file__).parents[2],
     Path(torch.__file__).parents[1],
     Path(contextlib.__file__).parent,
@@ -473,7 +512,7 @@ class HostReads(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Any,
-        types: Sequence[type],  # noqa: ARG002 - torch's signature
+        types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:

@@ -1,7 +1,8 @@
 """A PyTorch step, or the program of each rank that makes one, as a program of all ranks."""
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,10 +18,9 @@ from ncc_compiler.frontends.pytorch.devices import runs_on_devices, trace_on_dev
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import Mirror
 from ncc_compiler.frontends.pytorch.names import Arguments
-from ncc_compiler.frontends.pytorch.ranks import Output, Trace, merged
+from ncc_compiler.frontends.pytorch.ranks import Output, Trace, merged, whole
 from ncc_compiler.frontends.pytorch.trace import as_numpy, trace
 from ncc_compiler.frontends.pytorch.world import World, as_rank
-from ncc_compiler.ir.whole_array import WholeArray
 
 _MOST_ROUNDS = 16  # set-ups of all ranks, each of which gets at least one collective further
 
@@ -115,20 +115,19 @@ def torch_program(
     if not callable(function):
         raise refusal(f"from_torch takes a module or a function, not a {type(function).__name__}")
     arguments = Arguments(tuple(args), dict(kwargs))
-    model = None
-    if runs_on_devices(function, arguments):
-        model, trace_of_all = _explained(
-            name, lambda: trace_on_devices(name, function, arguments, ranks)
-        )
-        traces = [trace_of_all]
-    elif ranks is None:
-        traces = [_explained(name, lambda: trace(function, arguments, _alone))]
-    else:
+    model: ModelText | None = None
+    traces: Sequence[Trace]
+    if ranks is not None:
         model, traces = _of_all_ranks(name, function, arguments, ranks)
+    elif runs_on_devices(function, arguments):
+        with _explained(name):
+            model, of_all = trace_on_devices(name, function, arguments, ranks)
+        traces = [of_all]
+    else:
+        with _explained(name):
+            traces = [trace(function, arguments, _alone)]
+    text = model.text if model is not None else merged(name, traces)
     first = traces[0]
-    outputs = first.outputs
-    if ranks is None and model is None:
-        outputs = tuple(attrs.evolve(x, sharding="{replicated}") for x in outputs)
     values = [_of_ranks([trace.values[k] for trace in traces]) for k in range(len(first.inputs))]
     returned, tree = first.returned
     count = sum(isinstance(part, Output) for part in returned)
@@ -139,10 +138,17 @@ def torch_program(
         tuple(values),
         first.dtypes,
         (returned, tree),
-        {array.name: k for k, array in enumerate(outputs) if k >= count},
+        {array.name: k for k, array in enumerate(first.outputs) if k >= count},
     )
     if model is None:
-        model = ModelText(merged(name, traces), parameters=first.inputs, results=outputs)
+        parameters, results = (
+            tuple(map(whole, zip(*parts, strict=True)))
+            for parts in (
+                [trace.inputs for trace in traces],
+                [trace.outputs for trace in traces],
+            )
+        )
+        model = ModelText(text, parameters=parameters, results=results)
     return TorchProgram(name, model, signature)
 
 
@@ -178,7 +184,9 @@ def _of_all_ranks(
     def step_of(rank: int) -> tuple[Any, Arguments]:
         if is_step:
             return function, arguments
-        return _step(name, _explained(f"{name} of rank {rank}", function))
+        with _explained(f"{name} of rank {rank}"):
+            made = function()
+        return _step(name, made)
 
     def traced(*, scalars_are_inputs: bool) -> tuple[ModelText | None, list[Trace]]:
         world = World(ranks)
@@ -187,20 +195,16 @@ def _of_all_ranks(
             for rank in range(ranks):
                 with as_rank(world, rank):
                     step, given = step_of(rank)
-                    if runs_on_devices(step, given):
-                        model, one = _explained(
-                            name, lambda: trace_on_devices(name, step, given, ranks)
-                        )
-                        return model, [one]
                     if not world.is_settled:
                         continue  # a later round will trace it
-                    options = {"scalars_are_inputs": scalars_are_inputs}
-                    try:
+                    with _explained(name):
+                        if runs_on_devices(step, given):  # one program of all ranks
+                            model, of_all = trace_on_devices(name, step, given, ranks)
+                            return model, [of_all]
                         traces.append(
-                            _explained(name, lambda: trace(step, given, world.trace, **options))
+                            trace(step, given, world.trace, scalars_are_inputs=scalars_are_inputs)
                         )
-                    finally:
-                        world.mirror = None
+                    world.mirror = None
             if world.is_settled:
                 return None, traces
         raise refusal(f"{name}: collectives in the set-up of the ranks never come to an end")
@@ -228,10 +232,11 @@ def _step(name: str, made: Any) -> tuple[Any, Arguments]:
     )
 
 
-def _explained(what: str, call: Callable[[], Any]) -> Any:
-    """Calls the user's code. Raises CompileError for what it raises."""
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Raises CompileError for what the user's code raises."""
     try:
-        return call()
+        yield
     except CompileError:
         raise
     except Exception as error:

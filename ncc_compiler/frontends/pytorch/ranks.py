@@ -1,5 +1,7 @@
 """The HLO text of one program from the traces of all ranks."""
 
+import itertools
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +9,21 @@ from typing import Any
 import attrs
 import numpy as np
 
+from ncc_compiler.frontends.pytorch.alike import joined
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import MARK, Collective
 from ncc_compiler.ir.whole_array import WholeArray
+
+
+@attrs.frozen
+class Part:
+    """A rank's part of an input or output, which is called by the same name on all ranks."""
+
+    name: str
+    local: tuple[int, ...] | None = None  # the shape of the part
+    tiles: tuple[int, ...] = ()  # into which the whole is cut, if it is known to be cut
+    tile: int = 0  # that the rank has, in row-major order
+    shape: tuple[int, ...] | None = None  # of the whole, if it is known
 
 
 @attrs.frozen(eq=False)
@@ -18,9 +32,9 @@ class Trace:
 
     text: str  # HLO, with custom calls in place of collectives
     collectives: tuple[Collective, ...]
-    inputs: tuple[WholeArray, ...]
+    inputs: tuple[Part, ...]
     values: tuple[np.ndarray, ...]  # of the inputs, on this rank
-    outputs: tuple[WholeArray, ...]
+    outputs: tuple[Part, ...]
     dtypes: tuple[Any, ...]  # torch's, of the outputs
     tree: Any  # of (args, kwargs)
     arguments: tuple[int | None, ...]  # of every leaf of the arguments, the input that it is
@@ -35,8 +49,8 @@ class Output:
 
 
 _MARKED = re.compile(
-    rf'%(?P<name>custom-call[.\w]*) = (?P<type>\S+) custom-call\((?P<operand>[^)]*)\), custom_call_target="{re.escape(MARK)}".*'
-    r'backend_config="(?P<number>\d+)".*$',
+    r"%(?P<name>custom-call[.\w]*) = (?P<type>\S+) custom-call\((?P<operand>[^)]*)\), "
+    rf'custom_call_target="{re.escape(MARK)}".*backend_config="(?P<number>\d+)".*$',
     re.MULTILINE,
 )
 
@@ -45,7 +59,8 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
     """The text of all ranks' program. Raises CompileError where they run different ones."""
     first = traces[0]
     for rank, trace in enumerate(traces):
-        _compare(first, trace, rank)
+        _compare_collectives(first, trace, rank)
+    text = joined([trace.text for trace in traces])
     calls = [
         tuple(dict.fromkeys(trace.collectives[number].group for trace in traces))
         for number in range(len(first.collectives))
@@ -74,9 +89,9 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
         match["name"]: match["name"].replace(
             "custom-call", first.collectives[int(match["number"])].op
         )
-        for match in _MARKED.finditer(first.text)
+        for match in _MARKED.finditer(text)
     }
-    text = _MARKED.sub(spelled_out, first.text)
+    text = _MARKED.sub(spelled_out, text)
     text = re.sub(r"%(custom-call[.\w]*)", lambda use: f"%{renamed.get(use[1], use[1])}", text)
     header, _, rest = text.partition("\n")
     computations = "".join(
@@ -89,31 +104,38 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
     return f"{header}, num_partitions={len(traces)}\n{computations}{rest}"
 
 
+def whole(parts: Sequence[Part]) -> WholeArray:
+    """What is known of the array that the ranks have parts of."""
+    first = parts[0]
+    tiles = [part.tile for part in parts]
+    count = math.prod(first.tiles)
+    if len(parts) == 1:
+        return WholeArray(first.name, "{replicated}", first.local)
+    if first.shape is None or len({part.tiles for part in parts}) > 1:
+        return WholeArray(first.name)
+    if count == 1:
+        return WholeArray(first.name, "{replicated}", first.shape)
+    copies, rest = divmod(len(parts), count)
+    if rest or sorted(tiles) != sorted([*range(count)] * copies):
+        return WholeArray(first.name)  # some tiles are on more ranks than others
+    sizes = [*first.tiles, copies] if copies > 1 else first.tiles
+    devices = sorted(range(len(parts)), key=tiles.__getitem__)
+    text = f"devices=[{','.join(map(str, sizes))}]{','.join(map(str, devices))}"
+    text += " last_tile_dim_replicate" if copies > 1 else ""
+    return WholeArray(first.name, f"{{{text}}}", first.shape)
+
+
 def _braced(ranks: Sequence[int]) -> str:
     return f"{{{','.join(map(str, ranks))}}}"
 
 
-def _compare(first: Trace, other: Trace, rank: int) -> None:
-    """Raises CompileError if two ranks run different programs."""
-    ours, others = first.text.splitlines(), other.text.splitlines()
-    for our, their in zip(ours, others, strict=False):
-        if our != their:
+def _compare_collectives(first: Trace, other: Trace, rank: int) -> None:
+    """Raises CompileError if two ranks call different collectives."""
+    for mine, yours in itertools.zip_longest(first.collectives, other.collectives):
+        if mine is None or yours is None or not mine.matches(yours):
+            call = mine or yours
             raise refusal(
-                f"rank 0 and rank {rank} run different programs: {_short(our)} and {_short(their)}",
-                advice="all ranks run one program: let what differs between them be data, as in "
-                "torch.tensor(rank), and shapes be the same on all",
+                f"rank 0 calls {mine or 'nothing'} where rank {rank} calls {yours or 'nothing'}",
+                call.line,
+                "all ranks call the same collectives in the same order",
             )
-    if len(ours) != len(others):
-        raise refusal(f"rank 0 runs {len(ours)} lines of HLO, rank {rank} runs {len(others)}")
-    for our, their in zip(first.collectives, other.collectives, strict=True):
-        if (our.op, our.reduction, len(our.group)) != (
-            their.op,
-            their.reduction,
-            len(their.group),
-        ):
-            raise refusal(f"rank 0 calls {our.op} where rank {rank} calls {their.op}", our.line)
-
-
-def _short(line: str) -> str:
-    text = re.sub(r"\{[\d,]*\}|%", "", line).strip()
-    return f"`{text[:120]}…`" if len(text) > 120 else f"`{text}`"

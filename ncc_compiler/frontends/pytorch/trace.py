@@ -14,8 +14,7 @@ from ncc_compiler.frontends.foreign import to_hlo_text
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
-from ncc_compiler.frontends.pytorch.ranks import Output, Trace
-from ncc_compiler.ir.whole_array import WholeArray
+from ncc_compiler.frontends.pytorch.ranks import Output, Part, Trace
 
 
 def trace(
@@ -34,9 +33,12 @@ def trace(
     known = {id(_local(tensor)): (name, tensor) for name, tensor in [*before.named(), *given]}
     states, gradients = states_of(before), gradients_of(before)
     leaves, spec = pytree.tree_flatten((arguments.args, dict(arguments.kwargs)))
-    mirror = Mirror([_local(tensor) for _, tensor in given])
+    mirror = Mirror(
+        [_local(tensor) for _, tensor in given], [_local(tensor) for _, tensor in known.values()]
+    )
     XLA._set_xla_all_numbers_special_scalars(not scalars_are_inputs)
     XLA._set_xla_handle_special_scalars(not scalars_are_inputs)
+    XLA._set_xla_enable_device_data_cache(not scalars_are_inputs)  # equal ones would be one input
     begin(mirror)
     try:
         with tracing(mirror):
@@ -66,13 +68,14 @@ def trace(
     finally:
         XLA._set_xla_all_numbers_special_scalars(False)
         XLA._set_xla_handle_special_scalars(True)
+        XLA._set_xla_enable_device_data_cache(True)
         _restore(mirror, states, gradients)
     return Trace(
         text,
         tuple(mirror.collectives),
         tuple(inputs),
         tuple(values),
-        tuple(_array(name, tensor) for name, tensor in results),
+        tuple(_part(name, tensor) for name, tensor in results),
         tuple(tensor.dtype for _, tensor in results),
         spec,
         tuple(
@@ -118,36 +121,29 @@ def _changed(mirror: Mirror, after: State) -> list[tuple[str, torch.Tensor]]:
     return changed
 
 
-def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> WholeArray:
+def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> Part:
     if leaf is None:
-        return WholeArray(f"scalar.{number}")
+        return Part(f"scalar.{number}")
     name, like = known.get(id(leaf.tensor), (f"captured.{number}", leaf.tensor))
-    return _array(name, like)
+    return _part(name, like)
 
 
-def _array(name: str, tensor: torch.Tensor) -> WholeArray:
-    """What is known of a whole array: a DTensor says how it lies on the ranks."""
+def _part(name: str, tensor: torch.Tensor) -> Part:
+    """What is known of the whole array: a DTensor says how it lies on the ranks of its mesh."""
+    local = tuple(_local(tensor).shape)
     if not isinstance(tensor, DTensor):
-        return WholeArray(name)
+        return Part(name, local)
     mesh, placements = tensor.device_mesh, tensor.placements
-    if not all(isinstance(placement, Shard | Replicate) for placement in placements):
-        return WholeArray(name)  # a partial sum: no whole array lies on the ranks
-    ranks = np.asarray(mesh.mesh.tolist())
-    tiles, order = [1] * tensor.dim(), []
-    for dimension in range(tensor.dim()):
-        for axis, placement in enumerate(placements):
-            if isinstance(placement, Shard) and placement.dim == dimension:
-                tiles[dimension] *= ranks.shape[axis]
-                order.append(axis)
-    if not order:
-        return WholeArray(name, "{replicated}", tuple(tensor.shape))
-    rest = [axis for axis in range(ranks.ndim) if axis not in order]
-    devices = ranks.transpose([*order, *rest]).reshape(-1)
-    copies = ranks.size // int(np.prod(tiles))
-    sizes = [*tiles, copies] if copies > 1 else tiles
-    text = f"{{devices=[{','.join(map(str, sizes))}]{','.join(map(str, devices))}"
-    text += " last_tile_dim_replicate}" if copies > 1 else "}"
-    return WholeArray(name, text, tuple(tensor.shape))
+    coordinate = mesh.get_coordinate()
+    if coordinate is None or not all(isinstance(one, Shard | Replicate) for one in placements):
+        return Part(name, local)  # of a partial sum no whole array lies on the ranks
+    tiles, place = [1] * tensor.dim(), [0] * tensor.dim()
+    for axis, placement in enumerate(placements):
+        if isinstance(placement, Shard):  # the first axis cuts coarsest
+            tiles[placement.dim] *= mesh.size(axis)
+            place[placement.dim] = place[placement.dim] * mesh.size(axis) + coordinate[axis]
+    tile = int(np.ravel_multi_index(place, tiles)) if tiles else 0
+    return Part(name, local, tuple(tiles), tile, tuple(tensor.shape))
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import _random as tensor_random
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ncc_compiler.frontends.pytorch.errors import refusal
@@ -131,7 +133,9 @@ class RankGroup(dist.ProcessGroup):
         operands: list[torch.Tensor],
         opts: Any = None,  # noqa: ARG002 - torch's signature
     ) -> dist.Work:
-        pairs = [(x.view(1) if x.dim() == 0 else x, y) for x, y in zip(operands, outputs, strict=True)]
+        pairs = [
+            (x.view(1) if x.dim() == 0 else x, y) for x, y in zip(operands, outputs, strict=True)
+        ]
         return self._perform("all-gather", pairs, torch.cat)
 
     def allgather(
@@ -290,6 +294,17 @@ def _create(options: Any, _: Any) -> RankGroup:
     return RankGroup(_world, list(ranks))
 
 
+def _forget_ranks() -> None:
+    """Empties what torch remembers of meshes: those of two ranks are equal, but lie elsewhere."""
+    DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache.cache_clear()
+    tensor_random._rng_tracker = None
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed.tensor"):
+            for value in list(vars(module).values()):
+                if hasattr(value, "cache_clear"):
+                    value.cache_clear()
+
+
 @contextlib.contextmanager
 def as_rank(world: World, rank: int) -> Iterator[None]:
     """Run what is inside as one rank of the world: environment, process group, random state.
@@ -297,11 +312,12 @@ def as_rank(world: World, rank: int) -> Iterator[None]:
     All ranks begin with the random state that there was. A program's own init_process_group joins
     the group that is there.
     """
-    global _world
+    global _world  # noqa: PLW0603 - torch creates groups by a function of its own signature
     if _BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(_BACKEND, _create, extended_api=True, devices=["cpu"])
     world.begin(rank)
     _world = world
+    _forget_ranks()
     environment = dict(os.environ)
     os.environ.update(
         {
