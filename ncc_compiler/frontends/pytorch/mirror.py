@@ -483,6 +483,8 @@ def _has_open_shape(func: Any, args: tuple[Any, ...]) -> bool:
 def _written(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The operands that an operation writes to."""
     written = []
+    if func is torch.ops.aten.native_batch_norm.default and args[5]:
+        written += [x for x in args[3:5] if x is not None]  # running averages, which it hides
     for number, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(argument.name)
