@@ -110,17 +110,18 @@ def trace_on_devices(
 
 def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
     """What the step returns. Raises CompileError where PyTorch/XLA would have to leave XLA."""
-    known = set(XLA._xla_counter_names())
+    XLA._clear_xla_counters()
     try:
-        return function(*arguments.args, **arguments.kwargs)
+        result, line = function(*arguments.args, **arguments.kwargs), ""
     except RuntimeError as error:
         if not is_execution(error):
             raise
-        own = [name for name in XLA._xla_counter_names() if name.startswith("aten::")]
-        which = next((name for name in own if name not in known), "an operation")
-        raise refusal(
-            f"PyTorch/XLA has no HLO for {which} and would compute it on the host", line_of(error)
-        ) from error
+        result, line = None, line_of(error)
+    on_host = XLA._get_executed_fallback_ops()
+    if on_host or line:
+        names = ", ".join(on_host) or "an operation"
+        raise refusal(f"PyTorch/XLA has no HLO for {names} and would compute it on the host", line)
+    return result
 
 
 def _changed(after: State, known: set[int]) -> list[tuple[str, torch.Tensor]]:

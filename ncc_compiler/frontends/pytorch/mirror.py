@@ -209,18 +209,18 @@ class Mirror(TorchDispatchMode):
                 try:
                     made = func(*args, **kwargs)
                 except RuntimeError as error:
-                    if decomposed is None:
-                        if not is_execution(error):
-                            raise
-                        raise refusal(
-                            f"PyTorch/XLA has no HLO for {func.name()} and would compute it on the "
-                            "host",
-                            users_line(),
-                        ) from error
-                    _NOT_XLAS.add(func)
+                    if decomposed is None and not is_execution(error):
+                        raise
                 else:
-                    _XLAS.add(func)
-                    return made
+                    # with operands that are inputs it computes at once, and executes nothing
+                    if not XLA._get_executed_fallback_ops():
+                        _XLAS.add(func)
+                        return made
+            XLA._clear_xla_counters()
+            if decomposed is None or _written(func, args, kwargs):
+                fact = f"PyTorch/XLA has no HLO for {func.name()} and would compute it on the host"
+                raise refusal(fact, users_line())
+            _NOT_XLAS.add(func)
         with _as_lazy():
             return decomposed(*args, **kwargs)
 
@@ -500,7 +500,6 @@ _HOST_READS = {
     torch.Tensor.numpy: ".numpy()",
     torch.Tensor.tolist: ".tolist()",
     torch.Tensor.__array__: "numpy.asarray",
-    torch.Tensor.data_ptr: ".data_ptr()",
 }
 
 
@@ -536,6 +535,7 @@ def tracing(mirror: Mirror) -> Iterator[None]:
     mkldnn = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns of GPUs
     XLA._set_allow_execution(False)
+    XLA._clear_xla_counters()  # of operations that it left to the host
     try:
         with (
             torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH),
