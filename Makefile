@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+TORCH_VENV := .venv-torch
+TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation test-oracle conformance golden clean
+.PHONY: help install run lint types test test-slow test-random mutation test-oracle test-torch conformance golden clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,7 +39,7 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
@@ -55,6 +57,16 @@ $(ORACLE_STAMP): $(STAMP)
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
 	$(BIN)/python -m pytest -q -m oracle tests/oracle
 
+# an environment of its own: torch and what it brings take 7 GB, which no other target needs
+$(TORCH_STAMP): pyproject.toml
+	@$(PYTHON) -m venv --clear $(TORCH_VENV) 2>/dev/null \
+	  || { $(PYTHON) -m venv --clear --without-pip $(TORCH_VENV) && $(PYTHON) .ci/bootstrap_pip.py $(TORCH_VENV)/bin/python; }
+	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,torch]' 'transformers>=5'
+	@touch $@
+
+test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
+	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
+
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
@@ -62,4 +74,4 @@ golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commi
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(TORCH_VENV) .mypy_cache .ruff_cache build dist

@@ -17,7 +17,7 @@ from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, is_execution, line_of, users_line
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
-from ncc_compiler.frontends.pytorch.ranks import Output, Part, Trace
+from ncc_compiler.frontends.pytorch.ranks import Output, RankPart, StepTrace
 from ncc_compiler.frontends.pytorch.trace import as_numpy, gradients_of, put_back, states_of
 
 
@@ -29,7 +29,7 @@ def runs_on_devices(function: Callable[..., Any], arguments: Arguments) -> bool:
 
 def trace_on_devices(
     name: str, function: Callable[..., Any], arguments: Arguments, ranks: int | None
-) -> tuple[ModelText, Trace]:
+) -> tuple[ModelText, StepTrace]:
     """The HLO of one rank, partitioned by XLA; modules and optimizers are left as they were.
 
     Without `ranks` it is for as many as the process has virtual devices.
@@ -94,12 +94,12 @@ def trace_on_devices(
         ),
         text=model.text.replace("HloModule IrToHlo", f"HloModule {name}", 1),
     )
-    trace = Trace(
+    trace = StepTrace(
         model.text,
         (),
-        tuple(map(Part, labels)),
+        tuple(map(RankPart, labels)),
         values,
-        tuple(Part(label) for label, _ in results),
+        tuple(RankPart(label) for label, _ in results),
         tuple(tensor.dtype for tensor in tensors),
         spec,
         tuple(inputs.index(handle) if handle in inputs else None for handle in argument_handles),

@@ -1,7 +1,7 @@
 """Traces a PyTorch program of one rank: every operation it runs on the CPU is repeated on XLA.
 
 `Mirror` is a dispatch mode: below autograd, each ATen operation runs as the user's program has it,
-on its own tensors, and once more on their twins, lazy tensors of PyTorch/XLA, which compute nothing
+on its own tensors, and once more on their images, lazy tensors of PyTorch/XLA, which compute nothing
 and record what HLO they would be. So whatever calls ATen is traced, be it autograd, the reducer of
 DistributedDataParallel, DTensor or an optimizer, and the program needs no XLA device of its own.
 
@@ -59,7 +59,7 @@ class Leaf:
     """A tensor that the program did not compute: it becomes an input."""
 
     tensor: torch.Tensor
-    twin: torch.Tensor
+    image: torch.Tensor
     id: int  # PyTorch/XLA's, which the HLO's parameters are known by
     before: torch.Tensor
     is_changed: bool = False
@@ -80,7 +80,7 @@ class Mirror(TorchDispatchMode):
         super().__init__()
         self.leaves: list[Leaf] = []
         self.collectives: list[Collective] = []
-        self._twins = WeakIdKeyDictionary()
+        self._images = WeakIdKeyDictionary()
         self._is_known_here = WeakIdKeyDictionary()  # whether a value follows from no input
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor, torch.Tensor]] = {}
         own = {id(tensor): tensor.untyped_storage()._cdata for tensor in named}
@@ -91,16 +91,16 @@ class Mirror(TorchDispatchMode):
         self._arguments = {id(argument) for argument in arguments}
         self._device = torch_xla.device()
 
-    def twin(self, tensor: torch.Tensor) -> torch.Tensor:
+    def image(self, tensor: torch.Tensor) -> torch.Tensor:
         """The lazy tensor that stands for a tensor; one seen first is an input."""
-        if tensor not in self._twins:
+        if tensor not in self._images:
             with _as_lazy():
-                self._twins[tensor] = self._twin_of_leaf(tensor)
-        return self._twins[tensor]
+                self._images[tensor] = self._image_of_leaf(tensor)
+        return self._images[tensor]
 
     def is_computed(self, tensor: torch.Tensor) -> bool:
         """Whether the traced program gave the tensor its value."""
-        if tensor not in self._twins:
+        if tensor not in self._images:
             return False
         leaf = self._leaf(tensor)
         return leaf is None or leaf.is_changed
@@ -115,7 +115,7 @@ class Mirror(TorchDispatchMode):
         if leaf is not None:
             leaf.is_changed = True
 
-    def _twin_of_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _image_of_leaf(self, tensor: torch.Tensor) -> torch.Tensor:
         self._is_known_here[tensor] = tensor.dim() == 0 and id(tensor) not in self._arguments
         storage = tensor.untyped_storage()
         shared = self._storages.get(storage._cdata)
@@ -189,13 +189,13 @@ class Mirror(TorchDispatchMode):
 
     def _lazy(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self.twin(value)
+            return self.image(value)
         if isinstance(value, torch.Generator):
             return None
         return self._device if isinstance(value, torch.device) else value
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
-        self.twin(tensor)
+        self.image(tensor)
         return self._is_known_here.get(tensor, False)
 
     def _lazily(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -225,18 +225,18 @@ class Mirror(TorchDispatchMode):
             return decomposed(*args, **kwargs)
 
     def _bind(self, result: Any, lazy: Any, *, is_known: bool) -> None:
-        """Remembers the twins of an operation's results."""
-        results, twins = pytree.tree_leaves(result), pytree.tree_leaves(lazy)
-        for tensor, twin in zip(results, twins, strict=True):
+        """Remembers the images of an operation's results."""
+        results, images = pytree.tree_leaves(result), pytree.tree_leaves(lazy)
+        for tensor, image in zip(results, images, strict=True):
             if not isinstance(tensor, torch.Tensor):
                 continue
             self._is_known_here[tensor] = is_known
-            if tensor not in self._twins:
-                self._twins[tensor] = twin
+            if tensor not in self._images:
+                self._images[tensor] = image
                 with contextlib.suppress(NotImplementedError, RuntimeError):  # without a storage
                     storage = tensor.untyped_storage()
                     if tensor.is_contiguous() and tensor.storage_offset() == 0:
-                        entry = (storage, twin, tensor)
+                        entry = (storage, image, tensor)
                         self._storages.setdefault(storage._cdata, entry)
 
     def _value(
@@ -257,7 +257,7 @@ class Mirror(TorchDispatchMode):
 
     # Collectives
 
-    def emit(self, collective: Collective, tensor: torch.Tensor, twin: torch.Tensor) -> Any:
+    def emit(self, collective: Collective, tensor: torch.Tensor, image: torch.Tensor) -> Any:
         """The lazy result of a collective on a lazy operand; `tensor` is its shape on the CPU."""
         shape, members = list(tensor.shape), len(collective.group)
         if collective.op == "all-gather":
@@ -273,7 +273,7 @@ class Mirror(TorchDispatchMode):
         self.collectives.append(attrs.evolve(collective, line=users_line()))
         with _as_lazy():
             made = XLA._xla_custom_call(
-                [synced(twin)], MARK, [shape], [twin.dtype], False, number, 1, {}
+                [synced(image)], MARK, [shape], [image.dtype], False, number, 1, {}
             )
         return made[0]
 
@@ -288,8 +288,8 @@ class Mirror(TorchDispatchMode):
         kind = _REDUCTIONS.get(reduction, "") if reduction else ""
         if reduction and not kind:
             raise refusal(f"{op} with {reduction}: not one that HLO has", users_line())
-        twin = self.twin(tensor)
-        lazy = self.emit(Collective(op, tuple(group), kind), tensor, twin)
+        image = self.image(tensor)
+        lazy = self.emit(Collective(op, tuple(group), kind), tensor, image)
         with _as_lazy():
             if reduction == "avg":
                 lazy = lazy / len(group)
@@ -303,12 +303,12 @@ class Mirror(TorchDispatchMode):
 
     def assign(self, target: torch.Tensor, value: torch.Tensor, lazy: torch.Tensor) -> None:
         """Overwrites a tensor of the program, whose collective it is."""
-        twin = self.twin(target)
+        image = self.image(target)
         self._is_known_here[target] = False
         self._write(target)
         with _as_lazy():
             target.detach().copy_(value.view(target.shape))
-            twin.copy_(lazy.view(target.shape))
+            image.copy_(lazy.view(target.shape))
         torch.autograd.graph.increment_version(target)
 
     def _functional_collective(
@@ -448,11 +448,11 @@ def _as_lazy() -> Iterator[None]:
 _FUNCTIONALIZE = torch._C.DispatchKey.Functionalize
 
 
-def synced(twin: torch.Tensor) -> torch.Tensor:
+def synced(image: torch.Tensor) -> torch.Tensor:
     """The lazy tensor with what was written through its views."""
-    if torch._is_functional_tensor(twin):
-        torch._sync(twin)
-    return twin
+    if torch._is_functional_tensor(image):
+        torch._sync(image)
+    return image
 
 
 def check_equal_splits(sizes: Sequence[int] | None, line: str) -> None:

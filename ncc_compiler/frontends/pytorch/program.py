@@ -18,7 +18,7 @@ from ncc_compiler.frontends.pytorch.devices import runs_on_devices, trace_on_dev
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import Mirror
 from ncc_compiler.frontends.pytorch.names import Arguments
-from ncc_compiler.frontends.pytorch.ranks import Output, Trace, merged, whole
+from ncc_compiler.frontends.pytorch.ranks import Output, StepTrace, merged, whole
 from ncc_compiler.frontends.pytorch.trace import as_numpy, trace
 from ncc_compiler.frontends.pytorch.world import World, as_rank
 
@@ -116,7 +116,7 @@ def torch_program(
         raise refusal(f"from_torch takes a module or a function, not a {type(function).__name__}")
     arguments = Arguments(tuple(args), dict(kwargs))
     model: ModelText | None = None
-    traces: Sequence[Trace]
+    traces: Sequence[StepTrace]
     if ranks is not None:
         model, traces = _of_all_ranks(name, function, arguments, ranks)
     elif runs_on_devices(function, arguments):
@@ -171,7 +171,7 @@ def _of_ranks(values: Sequence[np.ndarray]) -> np.ndarray:
 
 def _of_all_ranks(
     name: str, function: Any, arguments: Arguments, ranks: int
-) -> tuple[ModelText | None, Sequence[Trace]]:
+) -> tuple[ModelText | None, Sequence[StepTrace]]:
     """The step of every rank; of one on XLA devices the model of all of them."""
     if dist.is_available() and dist.is_initialized():
         raise refusal(
@@ -188,7 +188,7 @@ def _of_all_ranks(
             made = function()
         return _step(name, made)
 
-    def traced(*, scalars_are_inputs: bool) -> tuple[ModelText | None, list[Trace]]:
+    def traced(*, scalars_are_inputs: bool) -> tuple[ModelText | None, list[StepTrace]]:
         world = World(ranks)
         for _ in range(_MOST_ROUNDS):
             world.is_settled, traces = True, []

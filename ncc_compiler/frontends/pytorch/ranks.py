@@ -16,7 +16,7 @@ from ncc_compiler.ir.whole_array import WholeArray
 
 
 @attrs.frozen
-class Part:
+class RankPart:
     """A rank's part of an input or output, which is called by the same name on all ranks."""
 
     name: str
@@ -27,14 +27,14 @@ class Part:
 
 
 @attrs.frozen(eq=False)
-class Trace:
+class StepTrace:
     """What one rank's step became."""
 
     text: str  # HLO, with custom calls in place of collectives
     collectives: tuple[Collective, ...]
-    inputs: tuple[Part, ...]
+    inputs: tuple[RankPart, ...]
     values: tuple[np.ndarray, ...]  # of the inputs, on this rank
-    outputs: tuple[Part, ...]
+    outputs: tuple[RankPart, ...]
     dtypes: tuple[Any, ...]  # torch's, of the outputs
     tree: Any  # of (args, kwargs)
     arguments: tuple[int | None, ...]  # of every leaf of the arguments, the input that it is
@@ -55,7 +55,7 @@ _MARKED = re.compile(
 )
 
 
-def merged(name: str, traces: Sequence[Trace]) -> str:
+def merged(name: str, traces: Sequence[StepTrace]) -> str:
     """The text of all ranks' program. Raises CompileError where they run different ones."""
     first = traces[0]
     for rank, trace in enumerate(traces):
@@ -104,7 +104,7 @@ def merged(name: str, traces: Sequence[Trace]) -> str:
     return f"{header}, num_partitions={len(traces)}\n{computations}{rest}"
 
 
-def whole(parts: Sequence[Part]) -> WholeArray:
+def whole(parts: Sequence[RankPart]) -> WholeArray:
     """What is known of the array that the ranks have parts of."""
     first = parts[0]
     tiles = [part.tile for part in parts]
@@ -129,7 +129,7 @@ def _braced(ranks: Sequence[int]) -> str:
     return f"{{{','.join(map(str, ranks))}}}"
 
 
-def _compare_collectives(first: Trace, other: Trace, rank: int) -> None:
+def _compare_collectives(first: StepTrace, other: StepTrace, rank: int) -> None:
     """Raises CompileError if two ranks call different collectives."""
     for mine, yours in itertools.zip_longest(first.collectives, other.collectives):
         if mine is None or yours is None or not mine.matches(yours):

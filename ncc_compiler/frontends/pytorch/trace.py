@@ -14,7 +14,7 @@ from ncc_compiler.frontends.foreign import to_hlo_text
 from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
-from ncc_compiler.frontends.pytorch.ranks import Output, Part, Trace
+from ncc_compiler.frontends.pytorch.ranks import Output, RankPart, StepTrace
 
 
 def trace(
@@ -23,8 +23,8 @@ def trace(
     begin: Callable[[Mirror], None],
     *,
     scalars_are_inputs: bool = False,
-) -> Trace:
-    """Trace a step on the CPU; its modules and optimizers are left as they were.
+) -> StepTrace:
+    """StepTrace a step on the CPU; its modules and optimizers are left as they were.
 
     `begin` is told when the step starts. Numbers of Python are constants of the program, or inputs.
     """
@@ -50,12 +50,12 @@ def trace(
         results += _changed(mirror, State.of(function, arguments))
         if not results:
             raise refusal("the step returns no tensor and changes no parameter")
-        twins = [synced(mirror.twin(_local(tensor))) for _, tensor in results]
-        text = XLA._get_xla_tensors_hlo(twins)
+        images = [synced(mirror.image(_local(tensor))) for _, tensor in results]
+        text = XLA._get_xla_tensors_hlo(images)
         if "{...}" in text:  # large constants, which only jaxlib prints
-            proto = XLA._get_xla_tensors_hlo_proto(twins)
+            proto = XLA._get_xla_tensors_hlo_proto(images)
             text = to_hlo_text(proto, "HLO", "the step", advice="").text
-        ids, data = XLA._get_tensors_xla_device_data_node(twins)
+        ids, data = XLA._get_tensors_xla_device_data_node(images)
         by_id = {leaf.id: leaf for leaf in mirror.leaves}
         inputs = [_input(by_id.get(number), known, k) for k, number in enumerate(ids)]
         values = [
@@ -70,7 +70,7 @@ def trace(
         XLA._set_xla_handle_special_scalars(True)
         XLA._set_xla_enable_device_data_cache(True)
         _restore(mirror, states, gradients)
-    return Trace(
+    return StepTrace(
         text,
         tuple(mirror.collectives),
         tuple(inputs),
@@ -121,29 +121,29 @@ def _changed(mirror: Mirror, after: State) -> list[tuple[str, torch.Tensor]]:
     return changed
 
 
-def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> Part:
+def _input(leaf: Leaf | None, known: dict[int, tuple[str, torch.Tensor]], number: int) -> RankPart:
     if leaf is None:
-        return Part(f"scalar.{number}")
+        return RankPart(f"scalar.{number}")
     name, like = known.get(id(leaf.tensor), (f"captured.{number}", leaf.tensor))
     return _part(name, like)
 
 
-def _part(name: str, tensor: torch.Tensor) -> Part:
+def _part(name: str, tensor: torch.Tensor) -> RankPart:
     """What is known of the whole array: a DTensor says how it lies on the ranks of its mesh."""
     local = tuple(_local(tensor).shape)
     if not isinstance(tensor, DTensor):
-        return Part(name, local)
+        return RankPart(name, local)
     mesh, placements = tensor.device_mesh, tensor.placements
     coordinate = mesh.get_coordinate()
     if coordinate is None or not all(isinstance(one, Shard | Replicate) for one in placements):
-        return Part(name, local)  # of a partial sum no whole array lies on the ranks
+        return RankPart(name, local)  # of a partial sum no whole array lies on the ranks
     tiles, place = [1] * tensor.dim(), [0] * tensor.dim()
     for axis, placement in enumerate(placements):
         if isinstance(placement, Shard):  # the first axis cuts coarsest
             tiles[placement.dim] *= mesh.size(axis)
             place[placement.dim] = place[placement.dim] * mesh.size(axis) + coordinate[axis]
     tile = int(np.ravel_multi_index(place, tiles)) if tiles else 0
-    return Part(name, local, tuple(tiles), tile, tuple(tensor.shape))
+    return RankPart(name, local, tuple(tiles), tile, tuple(tensor.shape))
 
 
 def as_numpy(tensor: torch.Tensor) -> np.ndarray:
