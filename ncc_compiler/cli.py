@@ -118,6 +118,7 @@ def compile_command(
     MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
     """
     from ncc_compiler.driver import compile_model, label
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
@@ -139,13 +140,17 @@ def compile_command(
         reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
     elif target is not None:
         facts = _facts(neff, name, target)
-        reply.give(fields=lambda: facts, text=lambda: _summary(facts))
+        memory = memory_of(neff.program)
+        reply.give(
+            fields=lambda: {**facts, "memory": memory_json(memory)},
+            text=lambda: _summary(facts, memory_text(memory)),
+        )
 
 
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
-    from ncc_compiler.frontends.foreign import ModelText
+    from ncc_compiler.frontends.foreign import ModelText, partitioned
     from ncc_compiler.frontends.python_file import split
     from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
@@ -155,7 +160,7 @@ def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
         return read_python(*python, ranks), model
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
-        return ModelText(decode(data, "<stdin>")), "<stdin>"
+        return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
     return read_text(model, ranks), model
 
 
@@ -249,10 +254,10 @@ def _facts(neff: "Neff", model: str, target: Path) -> Mapping[str, Any]:
     }
 
 
-def _summary(facts: Mapping[str, Any]) -> str:
+def _summary(facts: Mapping[str, Any], memory: str) -> str:
     return (
         f"{facts['neff']}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
-        f"{facts['collectives']} collectives, {facts['hbm_bytes']} bytes of HBM per rank"
+        f"{facts['collectives']} collectives; {memory}"
     )
 
 
@@ -262,11 +267,10 @@ def _summary(facts: Mapping[str, Any]) -> str:
 @replying
 def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import advising_ranks, label, load_text
+    from ncc_compiler.driver import label, load_model
 
     text, name = _read_model(model, ranks)
-    with advising_ranks(text):
-        module = load_text(text.text, ranks, label(name))
+    module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     facts = {"model": name, "ranks": module.ranks, "operations": operations}

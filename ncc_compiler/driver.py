@@ -11,7 +11,7 @@ import attrs
 from ncc_compiler.codegen.generate import Neff, generate, seal
 from ncc_compiler.codegen.parameters import described
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
-from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
+from ncc_compiler.frontends.foreign import KINDS, ModelText, partitioned, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
@@ -50,8 +50,8 @@ def compile_model(
     """The same for what a front end made: a text, with names and shardings of whole arrays."""
     options = options or CompileOptions()
     passes = pipeline(options)
-    with _without_gc(), advising_ranks(model):
-        module = load_text(model.text, options.ranks, name)
+    with _without_gc():
+        module = load_model(model, options.ranks, name)
         if observe is not None:
             observe(LOADED, module)
         verify_each = options.verify_each_pass
@@ -61,9 +61,15 @@ def compile_model(
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
     """The verified graph of a text. Raises CompileError with all that is wrong."""
-    source = Source(name, text)
-    with _without_gc():
-        check_partitioned(source, ranks)
+    return load_model(ModelText(text), ranks, name)
+
+
+def load_model(model: ModelText, ranks: int | None = None, name: str = "<model>") -> Module:
+    """The same for what a front end made."""
+    source = Source(name, model.text)
+    with _without_gc(), _advising_ranks(model):
+        if not model.is_partitioned:
+            check_partitioned(source, ranks)
         return load_module(source, ranks)
 
 
@@ -87,14 +93,15 @@ def compile_file(path: str | Path, options: CompileOptions | None = None) -> Nef
 
 
 def read_text(path: str | Path, ranks: int | None = None) -> ModelText:
-    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`.
+    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`, and XLA partitions.
 
     Raises OSError if the file cannot be read, CompileError if it holds no model.
     """
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
         return read_foreign(path, kind, ranks)
-    return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
+    text = decode(read_file(path, MOST_MODEL_BYTES), str(path))
+    return partitioned(ModelText(text), str(path), ranks)
 
 
 _RULES_ON_RANKS = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})
@@ -105,7 +112,7 @@ _SAY_RANKS = (
 
 
 @contextlib.contextmanager
-def advising_ranks(model: ModelText) -> Iterator[None]:
+def _advising_ranks(model: ModelText) -> Iterator[None]:
     """Adds advice to complaints that a wrong guess of the number of ranks would explain."""
     try:
         yield

@@ -51,7 +51,8 @@ def from_jax(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
     )
-    neff = compile_model(_text_of_jax(program), options, program.name)
+    options = options or CompileOptions()
+    neff = compile_model(_text_of_jax(program, options.ranks), options, program.name)
     return attrs.evolve(neff, signature=program.signature)
 
 
@@ -136,16 +137,17 @@ def _call(value: Any, where: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
     return function, args, dict(kwargs)
 
 
-def _text_of_jax(program: JaxProgram, ranks: int | None = None) -> ModelText:
+def _text_of_jax(program: JaxProgram, ranks: int | None) -> ModelText:
     """The HLO text of what one rank runs."""
     model = to_hlo_text(program.stablehlo, "StableHLO", program.name, ranks, advice="")
     if len(program.parameter_names) == len(model.parameters):
         parameters = zip(model.parameters, program.parameter_names, strict=True)
         named = (attrs.evolve(array, name=name) for array, name in parameters)
         model = attrs.evolve(model, parameters=tuple(named))
-    if program.replicated_on > 1:
-        header, newline, rest = model.text.partition("\n")
-        text = f"{header}, num_partitions={program.replicated_on}{newline}{rest}"
+    header, newline, rest = model.text.partition("\n")
+    replicas = ranks if program.replicated_on == 1 else program.replicated_on
+    if replicas is not None and replicas > 1 and " num_partitions=" not in header:
+        text = f"{header}, num_partitions={replicas}{newline}{rest}"
         whole = (attrs.evolve(array, sharding="{replicated}") for array in model.results)
         model = attrs.evolve(model, text=text, results=tuple(whole))
     return model

@@ -315,7 +315,7 @@ def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.
     # each dimension as (tile, place in the tile); then the tile indices in front
     split = array.reshape([extent for pair in sizes for extent in pair])
     ordered = split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
-    return ordered.reshape(-1, *(size for _, size in sizes))
+    return ordered.reshape(math.prod(sharding.tiles), *shape)
 
 
 def uncut(

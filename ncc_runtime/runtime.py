@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
+from ncc_runtime.call_signature import CallSignature, arguments, result
 from ncc_runtime.errors import CountsError, InputError, Notice
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
@@ -45,7 +46,6 @@ from ncc_runtime.options import LoadOptions, RunOptions
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
-from ncc_runtime.signature import Signature, arguments, result
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
@@ -69,7 +69,7 @@ class Model:
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
-        signature: Signature | None = None,
+        signature: CallSignature | None = None,
     ) -> None:
         self.executable = executable
         self.signature = signature  # of the function that it was, if it comes from one
@@ -268,7 +268,7 @@ def load_on(
     program: Program,
     place: PlaceOptions,
     options: LoadOptions,
-    signature: Signature | None = None,
+    signature: CallSignature | None = None,
 ) -> Model:
     """The same with options as objects."""
     placement = place_on(place, program.ranks)

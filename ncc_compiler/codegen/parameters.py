@@ -7,7 +7,8 @@ two forms that XLA prints, `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` and 
 parameter is then given rank by rank. Source of both grammars: hlo_parser.cc and hlo_sharding.h of
 XLA.
 
-An instruction's origin is its graph node and the line of the user's own code.
+An instruction's origin is its graph node, the line of the user's own code, and `op_name`: the path
+of the scopes that its frameworks named.
 """
 
 import math
@@ -52,9 +53,7 @@ def parameters_of(
     parameters = []
     for position in entry.parameters():
         node = entry.nodes[position]
-        metadata = node.attributes.get("metadata")
-        match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
-        name = _ESCAPE.sub(r"\1", match[1]) if match else ""
+        name = _op_name(node)
         arrays = leaves(node.type)
         texts = _sharding_texts(node, len(arrays))
         for k, (array, text) in enumerate(zip(arrays, texts, strict=True)):
@@ -226,12 +225,20 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _op_name(node: Node) -> str:
+    """XLA's `op_name`: of a parameter the user's name, else a path of named scopes."""
+    metadata = node.attributes.get("metadata")
+    match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
+    return _ESCAPE.sub(r"\1", match[1]) if match else ""
+
+
 def origin_of(module: Module, node: Node) -> Origin:
-    """The node's name and, where its metadata says so, `file:line`."""
+    """The node's name and, where its metadata says so, `file:line` and the path of scopes."""
     frame = source_frame(module, node)
     if frame is None:
-        return Origin(node.name)
-    return Origin(node.name, f"{frame.file}:{frame.line}" if frame.line else frame.file)
+        return Origin(node.name, op_name=_op_name(node))
+    place = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    return Origin(node.name, place, _op_name(node))
 
 
 def text_origin(module: Module, node: Node) -> Origin:
@@ -241,4 +248,4 @@ def text_origin(module: Module, node: Node) -> Origin:
         return origin
     source = node.span.source
     line, _ = source.position(node.span.start)
-    return Origin(node.name, f"{PurePath(source.name).name}:{line}")
+    return attrs.evolve(origin, place=f"{PurePath(source.name).name}:{line}")

@@ -14,7 +14,11 @@ from typing import Any
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
-from ncc_compiler.frontends.partitioned import count_of_shardings
+from ncc_compiler.frontends.partitioned import (
+    NeverPartitionedError,
+    check_partitioned,
+    count_of_shardings,
+)
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
@@ -40,13 +44,15 @@ class ModelText:
 
     `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
     `parameters` and `results` are in the order of the program's inputs and outputs, one for each
-    or none at all. `compile_model` of `ncc_compiler/driver.py` takes it.
+    or none at all. `is_partitioned` says that XLA's partitioner has just run. `compile_model` of
+    `ncc_compiler/driver.py` takes it.
     """
 
     text: str
     ranks_are_inferred: bool = False
     parameters: tuple[WholeArray, ...] = ()
     results: tuple[WholeArray, ...] = ()
+    is_partitioned: bool = False
 
 
 def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> ModelText:
@@ -77,10 +83,38 @@ def to_hlo_text(
         raise _refusal(f"{name}: the file is empty")
     help_text = _PRINT_IT[kind] if advice is None else advice
     dumped = _module_of_dump(data) if kind == "HLO" else None
+    answer = _answer_of_child(kind, dumped or data, name, ranks, help_text)
+    facts, _, text = answer.partition("\n")
+    model = _with_rank_counts(text, json.loads(facts))
+    return partitioned(model, name, ranks) if kind == "HLO" else model
+
+
+def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelText:
+    """The same model, partitioned by XLA if its HLO text says that it was never partitioned.
+
+    Without jaxlib it stays as it is, and is refused where it is compiled.
+    """
+    if model.is_partitioned:
+        return model
+    try:
+        check_partitioned(Source(name, model.text), ranks)
+    except NeverPartitionedError:
+        if importlib.util.find_spec("jaxlib") is None:
+            return model
+    except CompileError:
+        return model
+    else:
+        return model
+    answer = _answer_of_child("sharded HLO", model.text.encode(), name, ranks, "")
+    facts, _, text = answer.partition("\n")
+    return _with_rank_counts(text, json.loads(facts))
+
+
+def _answer_of_child(kind: str, data: bytes, name: str, ranks: int | None, advice: str) -> str:
     with tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder:
         child = subprocess.run(  # noqa: S603
             [sys.executable, "-P", str(CHILD), kind, folder, str(ranks or 0)],
-            input=dumped or data,
+            input=data,
             capture_output=True,
             check=False,
             # the user's flags are for the process that traces: dumps, devices, other backends
@@ -88,11 +122,10 @@ def to_hlo_text(
         )
     answer = child.stdout.decode(errors="replace")
     if child.returncode == REFUSED:
-        raise CompileError(complaints(name, data, answer, help_text))
+        raise CompileError(complaints(name, data, answer, advice))
     if child.returncode:
         raise _fault(name, child)
-    facts, _, text = answer.partition("\n")
-    return _with_rank_counts(text, json.loads(facts))
+    return answer
 
 
 def _module_of_dump(data: bytes) -> bytes | None:
@@ -136,7 +169,8 @@ def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
         is_single = not re.search(r"=(?!1\b)\d", counts)
         header += count_of_shardings(text) if is_single else counts
         is_inferred = not counts
-    return ModelText(f"{header}{newline}{rest}", is_inferred, parameters, results)
+    text = f"{header}{newline}{rest}"
+    return ModelText(text, is_inferred, parameters, results, facts.get("is_partitioned", False))
 
 
 def _fault(name: str, child: subprocess.CompletedProcess[bytes]) -> CompileError:

@@ -8,6 +8,7 @@ while a process that has begun to use JAX cannot get more.
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import io
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ MISSING = {"jax": "install it: pip install 'neuron-ncc[jax]'"}
 
 @attrs.frozen
 class JaxSignature:
-    """How a function of JAX takes and gives trees of arrays (`Signature` of the runtime)."""
+    """How a function of JAX takes and gives trees of arrays (the runtime's `CallSignature`)."""
 
     in_tree: Any  # of (args, kwargs), without static ones
     arguments: tuple[Any, ...]  # of every leaf a jax.ShapeDtypeStruct
@@ -43,6 +44,7 @@ class JaxSignature:
     constants: tuple[Any, ...]  # arrays that JAX passes before them
     out_tree: Any
     results: tuple[Any, ...]  # a jax.ShapeDtypeStruct of every leaf
+    is_wrapped: bool = False  # by a library that flattens its own objects, in this order
     prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None  # of args, kwargs
     finish: Callable[[Any], Any] | None = None  # of the tree of results
 
@@ -57,6 +59,8 @@ class JaxSignature:
                 trees = self.prepare(*trees)
         leaves, tree = jax.tree_util.tree_flatten(trees)
         if tree != self.in_tree:
+            if not self.is_wrapped:
+                return None
             leaves = [leaf for leaf in leaves if hasattr(leaf, "shape") and hasattr(leaf, "dtype")]
             kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
             if not leaves or kinds != [(one.shape, one.dtype) for one in self.arguments]:
@@ -126,7 +130,7 @@ class JaxProgram:
     stablehlo: bytes
     signature: JaxSignature
     parameter_names: tuple[str, ...] = ()  # where the StableHLO has none
-    replicated_on: int = 1  # how many ranks run a program that JAX lowered for one device
+    replicated_on: int | None = None  # of a program for one device, how many ranks run it
 
 
 def jax_program(
@@ -158,7 +162,10 @@ def jax_program(
     else:
         with _explained(f"tracing {_name_of(function)}"), _used(mesh):
             wrapper, lowered = _lowered(function, args, kwargs, mesh, given)
-    return _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
+    program = _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
+    if wrapper is None or wrapper is function:
+        return program
+    return attrs.evolve(program, parameter_names=_paths(program.signature, function, args, kwargs))
 
 
 def _mesh_of(mesh: Any) -> Any:
@@ -191,7 +198,8 @@ def _refuse_what_is_no_function(
             "a Compiled holds machine code for the devices of this process",
             "give what it was compiled from: from_jax(jax.jit(f).lower(*args))",
         )
-    is_stage = isinstance(function, stages.Lowered | stages.Traced)
+    lowered = getattr(function, "lowered", function)  # of a library's own Lowered
+    is_stage = isinstance(lowered, stages.Lowered | stages.Traced)
     if is_stage and (args or kwargs or given):
         names = ", ".join(given) or "arguments"
         raise refusal(
@@ -307,12 +315,21 @@ def _of_lowered(lowered: Any, wrapper: Any, ranks: int) -> JaxProgram:
             jax.ShapeDtypeStruct(info.shape, info.dtype)
             for info in jax.tree_util.tree_leaves(lowered.out_info)
         ),
+        is_wrapped=wrapper is not None,
         prepare=_preparation(wrapper),
         finish=getattr(wrapper, "postprocess", None),
     )
+    (main,) = [op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"']
+    if "arg_attrs" in main.attributes and "jax.global_constant" in str(
+        main.attributes["arg_attrs"]
+    ):
+        raise refusal(
+            "the program was lowered for several platforms, of which a run would choose one",
+            'lower it for one: traced.lower(lowering_platforms=("cpu",))',
+        )
     name = str(module.operation.attributes["sym_name"]).strip('"')
     is_for_one = facts.get("num_devices", 1) == 1
-    return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else 1)
+    return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else None)
 
 
 def _preparation(wrapper: Any) -> Callable[[Any, Any], tuple[Any, Any]] | None:
@@ -351,6 +368,30 @@ def _exported(exported: Any) -> JaxProgram:
     )
     kept = tuple(names[k] for k in exported.module_kept_var_idx)
     return JaxProgram(exported.fun_name, exported.mlir_module_serialized, signature, kept)
+
+
+def _paths(
+    signature: JaxSignature, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Names of the arrays that a library's wrapper takes apart, `model.layers[0].weight`.
+
+    None are known if it takes them apart in another order than JAX.
+    """
+    tree_util = _jax().tree_util
+    try:
+        named = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return ()
+    leaves = [
+        (f"{name}{tree_util.keystr(path)}", leaf)
+        for name, tree in named.items()
+        for path, leaf in tree_util.tree_flatten_with_path(tree)[0]
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
+    kinds = [(one.shape, one.dtype) for one in signature.arguments]
+    if [(leaf.shape, leaf.dtype) for _, leaf in leaves] != kinds:
+        return ()
+    return tuple(leaves[k][0] for k in signature.kept)
 
 
 def _path_name(path: Sequence[Any]) -> str:

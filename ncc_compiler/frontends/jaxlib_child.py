@@ -5,9 +5,9 @@ jaxlib_child.py KIND FOLDER RANKS` prints a line of JSON, then the text, and exi
 prints jaxlib's error about the file and exits with REFUSED. XLA writes dumps into FOLDER. RANKS is
 what the user says, 0 for nothing. Only jaxlib and numpy are imported.
 
-The JSON has `counts`, the header attributes that jaxlib's text lacks, and, of StableHLO, what the
-text does not keep: `parameters`, each with the shape of the whole array, and `results`, with name,
-sharding and shape of the whole.
+The JSON has `counts`, the header attributes that jaxlib's text lacks; `is_partitioned`, whether
+XLA's partitioner has run; and, of StableHLO, what the text does not keep: `parameters`, each with
+the shape of the whole array, and `results`, with name, sharding and shape of the whole.
 
 StableHLO that is annotated with shardings is partitioned by XLA's own passes, on as many virtual
 devices of its CPU client as the module has partitions. XLA offers no way to stop there; so the
@@ -91,11 +91,21 @@ def proto_to_hlo(data: bytes, ranks: int, folder: Path) -> str:  # noqa: ARG001 
     return _answer(_printed(_hlo.HloModule.from_serialized_hlo_module_proto(data)))
 
 
+def sharded_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
+    """HLO text, or an HloModuleProto, with shardings that nobody has acted upon."""
+    if data.lstrip().startswith(b"HloModule"):
+        data = _hlo.hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto()
+    return stablehlo_to_hlo(_jax.mlir.hlo_to_stablehlo(data), ranks, folder)
+
+
 _Arrays: TypeAlias = dict[str, list[dict[str, Any]]]
 
 
-def _answer(text: str, counts: str = "", arrays: _Arrays | None = None) -> str:
-    return f"{json.dumps({'counts': counts, **(arrays or {})})}\n{text}"
+def _answer(
+    text: str, counts: str = "", arrays: _Arrays | None = None, *, is_partitioned: bool = False
+) -> str:
+    facts = {"counts": counts, "is_partitioned": is_partitioned, **(arrays or {})}
+    return f"{json.dumps(facts)}\n{text}"
 
 
 def _arrays_of(module: ir.Module) -> _Arrays:
@@ -211,7 +221,7 @@ def _partitioned(module: ir.Module, folder: Path) -> str:
     for array, sharding in zip(arrays["results"], _output_shardings(hlo), strict=False):
         array["sharding"] = str(sharding)
     header = f", replica_count={replicas}, num_partitions={partitions}"
-    return _answer(_printed(hlo), header, arrays)
+    return _answer(_printed(hlo), header, arrays, is_partitioned=True)
 
 
 def _devices_of(module: ir.Module) -> int:
@@ -254,7 +264,8 @@ def _compile_options(
     build.use_spmd_partitioning = True
     takes, gives = _ends(module)
     spellings = {name for side in (takes, gives) for _, attributes in side for name in attributes}
-    build.use_shardy_partitioner = "mhlo.sharding" not in spellings or "sdy.sharding" in spellings
+    is_shardy = "sdy.sharding" in spellings or "xla.sdy." in str(module.operation.attributes)
+    build.use_shardy_partitioner = is_shardy or "mhlo.sharding" not in spellings
     # what has no sharding gets the one that suits the program
     without = [[not set(_SHARDING) & set(row) for _, row in side] for side in (takes, gives)]
     build.allow_spmd_sharding_propagation_to_parameters = without[0]
@@ -262,15 +273,19 @@ def _compile_options(
     return options
 
 
-_LAST_PASSES = ("spmd-partitioning", "sharding-remover")
-"""The pass that makes the program of a rank, for several partitions and for one."""
+_PARTITIONER = "spmd-partitioning"
+"""The pass that makes the program of a rank."""
+
+_REMOVERS = ("sharding-remover", "shardy-xla")
+"""The passes that drop annotations where there is one partition, in their order."""
 
 
 def _dumped(module: bytes, options: xla_client.CompileOptions, folder: Path) -> bytes:
     """The HloModuleProto behind the last of the partitioning passes. Raises XLA's errors."""
+    is_single = options.num_partitions == 1
     debug = options.executable_build_options.debug_options
     debug.xla_dump_to = str(folder)
-    debug.xla_dump_hlo_pass_re = "|".join(_LAST_PASSES)
+    debug.xla_dump_hlo_pass_re = "|".join(_REMOVERS if is_single else (_PARTITIONER,))
     debug.xla_dump_hlo_as_proto = True
     devices = options.num_replicas * options.num_partitions
     failures: list[Exception] = []
@@ -284,22 +299,19 @@ def _dumped(module: bytes, options: xla_client.CompileOptions, folder: Path) -> 
 
     compilation = threading.Thread(target=compile_it, daemon=True)
     compilation.start()
-    while True:
-        is_over = not compilation.is_alive()
-        for last in _LAST_PASSES:
-            for path in folder.glob(f"*.after_{last}.*.hlo.pb"):
-                if (proto := _whole_module(path)) is not None:
-                    return proto
-        if is_over:
-            break
+    last = _REMOVERS[-1] if is_single else _PARTITIONER
+    while compilation.is_alive():
+        for path in folder.glob(f"*.after_{last}.*.hlo.pb"):
+            if (proto := _whole_module(path)) is not None:
+                return proto
         compilation.join(0.005)
-    if failures:
-        raise failures[0]
-    # a pass that changes nothing is not dumped
-    for path in folder.glob("*.before_*.hlo.pb"):
-        if (proto := _whole_module(path)) is not None:
-            return proto
-    raise ValueError("XLA dumped no module behind its partitioner; this version of it is unknown")
+    # what comes after the passes may have failed; and a pass that changes nothing is not dumped
+    for pattern in ("*.after_*.hlo.pb", "*.before_*.hlo.pb"):
+        for path in sorted(folder.glob(pattern), reverse=True):  # they are numbered
+            proto = _whole_module(path)
+            if proto is not None and (not failures or f".after_{last}." in path.name):
+                return proto
+    raise failures[0] if failures else ValueError("XLA dumped nothing behind its partitioner")
 
 
 def _whole_module(path: Path) -> bytes | None:
@@ -647,6 +659,7 @@ def _printed(module: _hlo.HloModule) -> str:
 KINDS: Mapping[str, Callable[[bytes, int, Path], str]] = {
     "StableHLO": stablehlo_to_hlo,
     "HLO": proto_to_hlo,
+    "sharded HLO": sharded_to_hlo,
 }
 
 

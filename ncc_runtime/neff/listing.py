@@ -85,7 +85,10 @@ def print_program(program: Program, constants: bool = True) -> str:
         (
             "origins",
             (
-                [f"@{n}", _name(origin.node), _name(origin.place)]
+                [
+                    *(f"@{n}", _name(origin.node), _name(origin.place)),
+                    *([_name(origin.op_name)] if origin.op_name else []),
+                ]
                 for n, origin in enumerate(program.origins)
             ),
         ),

@@ -417,7 +417,8 @@ class _ProgramDraft:
 
     def _origin(self, row: ListingRow) -> None:
         row.numbered("@", len(self._origins))
-        self._origins.append(Origin(row.name("node"), row.name("place")))
+        node, place = row.name("node"), row.name("place")
+        self._origins.append(Origin(node, place, "" if row.is_done() else row.name("op_name")))
 
     def _block(self, row: ListingRow) -> None:
         row.numbered("k", len(self._blocks))

@@ -161,10 +161,11 @@ class Block:
 
 @attrs.frozen
 class Origin:
-    """The origin of an instruction: a graph node and, where known, a line of the user's code."""
+    """The origin of an instruction: a graph node and, where known, where the user's code has it."""
 
     node: str
-    place: str = ""
+    place: str = ""  # `model.py:12`
+    op_name: str = ""  # XLA's path of named scopes: `jit(step)/layer_0/mlp/dot_general`
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.errors import MismatchError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import ArrayInfo, BufferId, Program, TensorId
+from ncc_runtime.neff.program import ArrayInfo, BufferId, Origin, Program, TensorId
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -26,6 +26,11 @@ class Stage:
     program: Program
     ranks: np.ndarray  # (r,) int32, ascending
     label: str = ""  # its name in messages
+    buffers: range = attrs.field()  # its own, among those of the program
+
+    @buffers.default
+    def _all_buffers(self) -> range:
+        return range(len(self.program.buffers))
 
     @property
     def rows(self) -> slice | np.ndarray:
@@ -76,6 +81,20 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     if isinstance(program, JointProgram):
         return program.stages
     return (Stage(program, np.arange(program.ranks, dtype=np.int32), program.name),)
+
+
+def collective_origins(program: Program) -> tuple[Origin, ...]:
+    """Where every collective comes from, by placeholder; a shared one as in its first stage."""
+    origins: dict[int, Origin] = {}
+    for stage in stages_of(program):
+        for table in stage.program.queues.values():
+            for row in np.flatnonzero((table.placeholder != NONE) & (table.origin != NONE)):
+                number = int(table.placeholder[row])
+                origins.setdefault(number, stage.program.origins[int(table.origin[row])])
+    return tuple(
+        origins.get(number, Origin(placeholder.name))
+        for number, placeholder in enumerate(program.placeholders)
+    )
 
 
 def matched_blocks_of(program: Program) -> Mapping[int, int]:
@@ -155,8 +174,12 @@ def joined(
         },
     )
     parts = (
-        attrs.evolve(stage, program=_of_stage(joint, programs[number], collectives, number))
-        for number, stage in enumerate(stages)
+        attrs.evolve(
+            stage,
+            program=_of_stage(joint, programs[number], collectives, number),
+            buffers=range(offset.buffers, offset.buffers + len(programs[number].buffers)),
+        )
+        for number, (stage, offset) in enumerate(zip(stages, offsets, strict=True))
     )
     return attrs.evolve(joint, stages=tuple(parts))
 

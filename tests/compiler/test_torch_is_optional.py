@@ -1,7 +1,6 @@
 """Without PyTorch/XLA the package says how to get it; `tests/torch` has what it does with it."""
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ INSTALL = "pip install 'neuron-ncc[torch]'"
 
 
 @pytest.fixture
-def nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment without torch, whether it is installed or not."""
     found = importlib.util.find_spec
 
@@ -22,7 +21,6 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return None if name.startswith("torch") else found(name, package)
 
     monkeypatch.setattr(importlib.util, "find_spec", missing)
-    yield
 
 
 @pytest.mark.usefixtures("nothing")

@@ -88,7 +88,7 @@ def test_random_programs_obey_the_rules() -> None:
 def test_the_header_has_the_documented_fields(packed: bytes) -> None:
     fields = HEADER.unpack_from(packed)
     data = packed[1024:]
-    assert fields[:5] == (1, 1024, len(data), 1, 3)
+    assert fields[:5] == (1, 1024, len(data), 1, 4)
     assert (fields[6], fields[10], fields[13]) == (4, 4, 0)
     assert fields[7] == hashlib.sha256(data).digest()
     assert fields[9].rstrip(b"\0") == b"step"

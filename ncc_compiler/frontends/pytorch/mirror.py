@@ -1,9 +1,9 @@
 """Traces a PyTorch program of one rank: every operation it runs on the CPU is repeated on XLA.
 
 `Mirror` is a dispatch mode: below autograd, each ATen operation runs as the user's program has it,
-on its own tensors, and once more on their images, lazy tensors of PyTorch/XLA, which compute nothing
-and record what HLO they would be. So whatever calls ATen is traced, be it autograd, the reducer of
-DistributedDataParallel, DTensor or an optimizer, and the program needs no XLA device of its own.
+on its own tensors, and once more on their images, lazy tensors of PyTorch/XLA, which compute
+nothing and record what HLO they would be. So whatever calls ATen is traced, be it autograd, the
+reducer of DistributedDataParallel, DTensor or an optimizer, and the program needs no XLA device.
 
 Collectives appear in the HLO as custom calls with the number of a `Collective`, since PyTorch/XLA's
 own have a token added to their operands; `ranks.py` spells them out once all ranks are known.

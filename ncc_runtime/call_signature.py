@@ -11,7 +11,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import stages_of
 
 
-class Signature(Protocol):
+class CallSignature(Protocol):
     """How the function that a program was takes and gives arrays; a front end provides it.
 
     Its text says what the function takes.
@@ -27,7 +27,7 @@ class Signature(Protocol):
 
 
 def arguments(
-    signature: Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: CallSignature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Sequence[Any] | Mapping[Any, Any]:
     """Arrays in the order of the program's inputs, or by name.
 
@@ -49,7 +49,7 @@ def arguments(
     return args[0] if is_collection else args
 
 
-def result(signature: Signature | None, program: Program, outputs: Sequence[np.ndarray]) -> Any:
+def result(signature: CallSignature | None, program: Program, outputs: Sequence[np.ndarray]) -> Any:
     """What the function returns; without one the arrays by name.
 
     Where it is known how an array lies on the ranks it is whole: each part is that of the lowest
