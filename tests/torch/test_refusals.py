@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch_xla.core import xla_model
 
 import ncc_compiler
 from ncc_compiler.diagnostics import CompileError
@@ -106,6 +107,23 @@ def test_after_a_refusal_the_process_is_as_it_was() -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert not dist.is_initialized()
     assert (X + 1).sum().item() == 32
+
+
+def test_collectives_of_other_kinds_of_programs_are_refused() -> None:
+    on_device = X.to("xla")
+    message = refused(lambda x: xla_model.all_reduce("sum", x), on_device)
+    assert "a collective of xla_model is of one process for each device" in message
+
+    def program() -> Any:
+        dist.init_process_group("xla")
+        return lambda x: dist.all_reduce(x), (X.to("xla"),)
+
+    assert "a collective of torch.distributed on xla tensors" in refused(program, ranks=1)
+
+
+@pytest.mark.parametrize("ranks", [0, -3, "8"])
+def test_a_world_has_a_positive_size(ranks: Any) -> None:
+    assert "ranks is the size of a world" in refused(lambda: None, ranks=ranks)
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -184,13 +184,37 @@ def _no_execution() -> Iterator[None]:
         "_xla_wait_device_ops",
         "_xla_sync_live_tensors",
     )
-    saved = {mark: getattr(XLA, mark) for mark in marks}
-    for mark in marks:
-        setattr(XLA, mark, lambda *_, **__: None)
+    saved = [(XLA, name, getattr(XLA, name)) for name in marks]
+    saved += [(xm, name, getattr(xm, name)) for name in _COLLECTIVES]
+    for owner, name, _ in saved:
+        setattr(owner, name, _nothing if owner is XLA else _refused)
     XLA._set_allow_execution(False)
     try:
         yield
     finally:
         XLA._set_allow_execution(True)
-        for mark, function in saved.items():
-            setattr(XLA, mark, function)
+        for owner, name, function in saved:
+            setattr(owner, name, function)
+
+
+_COLLECTIVES = (
+    "all_reduce",
+    "all_gather",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+    "reduce_scatter",
+)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Stands for a synchronisation."""
+
+
+def _refused(*_: Any, **__: Any) -> Any:
+    raise refusal(
+        "a collective of xla_model is of one process for each device, and this is one process",
+        users_line(),
+        "mark shardings, from which XLA makes collectives; or have the program of a rank on the "
+        "CPU, with collectives of torch.distributed",
+    )

@@ -114,6 +114,8 @@ def torch_program(
     name = _name_of(function)
     if not callable(function):
         raise refusal(f"from_torch takes a module or a function, not a {type(function).__name__}")
+    if ranks is not None and (not isinstance(ranks, int) or ranks < 1):
+        raise refusal(f"ranks is the size of a world, a positive number, not {ranks!r}")
     arguments = Arguments(tuple(args), dict(kwargs))
     model: ModelText | None = None
     traces: Sequence[StepTrace]

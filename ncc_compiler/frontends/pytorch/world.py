@@ -87,6 +87,7 @@ class RankGroup(dist.ProcessGroup):
         return dist.distributed_c10d._world.pg_names[self]
 
     def _exchange(self, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        _refuse_devices(tensors)
         self._calls += 1
         return self._world.exchange((self._ranks, self._number, self._calls), tensors)
 
@@ -103,6 +104,7 @@ class RankGroup(dist.ProcessGroup):
         `compute` gives the value from those of all members, for the set-up.
         """
         mirror = self._world.mirror
+        _refuse_devices([operand for operand, _ in pairs])
         if mirror is not None:
             for operand, target in pairs:
                 ranks = group or self._ranks
@@ -252,6 +254,16 @@ class RankGroup(dist.ProcessGroup):
 
     def recv_anysource(self, *_: Any) -> dist.Work:
         _refuse("recv")
+
+
+def _refuse_devices(tensors: Sequence[torch.Tensor]) -> None:
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        raise refusal(
+            f"a collective of torch.distributed on {tensors[0].device.type} tensors",
+            users_line(),
+            "have the program of a rank on the CPU, whose operations are traced; what is on XLA "
+            "devices is partitioned by its shardings",
+        )
 
 
 def _refuse(name: str) -> Any:
