@@ -41,7 +41,8 @@ def trace_on_devices(
             advice=f"set CPU_NUM_DEVICES={ranks} in the environment before torch_xla is first "
             "used, and call torch_xla.runtime.use_spmd()",
         )
-    torch_xla.sync()  # what came before the step is not part of it
+    torch_xla.sync(wait=True)  # what came before the step is not part of it
+    xm.wait_device_ops()  # until then tensors have no handles, and to ask for them is a crash
     given = argument_names(function, arguments)
     before = State.of(function, arguments)
     named = [(label, x) for label, x in [*before.named(), *given] if x.device.type == "xla"]
