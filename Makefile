@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+TORCH_VENV := .venv-torch
+TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation test-oracle conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation test-oracle test-torch conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -37,7 +39,7 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
@@ -56,6 +58,16 @@ test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle
 	$(BIN)/python -m pytest -q tests/test_docs.py -k jax.md
 
+# an environment of its own: torch and what it brings take 7 GB, which no other target needs
+$(TORCH_STAMP): pyproject.toml
+	@$(PYTHON) -m venv --clear $(TORCH_VENV) 2>/dev/null \
+	  || { $(PYTHON) -m venv --clear --without-pip $(TORCH_VENV) && $(PYTHON) .ci/bootstrap_pip.py $(TORCH_VENV)/bin/python; }
+	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,torch]' 'transformers>=5'
+	@touch $@
+
+test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
+	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
+
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
@@ -68,4 +80,4 @@ reference: $(STAMP) ## docs/reference.md, docs/commands.md and man pages, from d
 man: reference ## the same; pip install puts the pages into share/man
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache build dist
+	rm -rf $(VENV) $(TORCH_VENV) .mypy_cache .ruff_cache build dist

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ncc_compiler.driver import compile_file as compile_file
     from ncc_compiler.driver import compile_text as compile_text
     from ncc_compiler.frameworks import from_jax as from_jax
+    from ncc_compiler.frameworks import from_torch as from_torch
     from ncc_compiler.options import CompileOptions as CompileOptions
 
     __version__: str
@@ -25,6 +26,7 @@ _HOMES = {
     "compile_file": "ncc_compiler.driver",
     "compile_text": "ncc_compiler.driver",
     "from_jax": "ncc_compiler.frameworks",
+    "from_torch": "ncc_compiler.frameworks",
 }
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "compile_file",
     "compile_text",
     "from_jax",
+    "from_torch",
 ]
 
 

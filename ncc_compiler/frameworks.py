@@ -1,6 +1,7 @@
 """Programs of Python frameworks, from the function to the compiled program."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from ncc_compiler.driver import compile_model
 from ncc_compiler.frontends import python_file
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
 from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program, refusal
+from ncc_compiler.frontends.pytorch.errors import require_torch
 from ncc_compiler.options import CompileOptions
 
 
@@ -54,17 +56,66 @@ def from_jax(
     return attrs.evolve(neff, signature=program.signature)
 
 
+def from_torch(
+    function: Any,
+    *args: Any,
+    ranks: int | None = None,
+    options: CompileOptions | None = None,
+    **kwargs: Any,
+) -> Neff:
+    """The compiled program of a step of PyTorch: a module, or a function that trains one.
+
+    The step is called with `args` and `kwargs`. Parameters, buffers, states of optimizers and other
+    tensors that it uses become inputs, and outputs where it changes them; its own are not changed.
+
+    `ranks` is the size of torch.distributed's world. Without arguments `function` is then the
+    program of one rank, as torchrun starts it, and returns `(step, args)`; it is called for each.
+    What runs on XLA devices with `mark_sharding` is partitioned over its mesh.
+
+    `ncc_runtime.load(neff).run()` runs the step on the values that were there, `run(*args)` on
+    others, whole or [ranks, *shape]; `result` of the run is what the step returns, and where it
+    changes parameters `(returned, state by name)`. Raises CompileError.
+    """
+    require_torch(ranks)
+    from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
+
+    program = torch_program(function, args, kwargs, ranks)
+    neff = compile_model(program.model, options, program.name)
+    return attrs.evolve(neff, signature=program.signature)
+
+
 def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:
     """The HLO text of what a function of a Python file returns: what `from_jax` takes.
 
     That is (fn, args) or (fn, args, kwargs), where `kwargs` may have those of `from_jax`, or one
-    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Raises
-    CompileError, and OSError if the file cannot be read.
+    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Of a
+    file that imports torch it is what `from_torch` takes; with `ranks` the function is called once
+    for each. Raises CompileError, and OSError if the file cannot be read.
     """
-    returned = python_file.returned(file, function, ranks)
-    value, args, kwargs = _call(returned, f"{file}: {function}")
+    found = python_file.found(file, function, ranks)
+    if "torch" in sys.modules and "jax" not in sys.modules:
+        return _text_of_torch(f"{file}: {function}", found, ranks)
+    value, args, kwargs = _call(found(), f"{file}: {function}")
+    if _is_of_torch(value, *args, *kwargs.values()):  # in a file that imports both
+        return _text_of_torch(f"{file}: {function}", found, ranks)
     options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
     return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
+
+
+def _is_of_torch(*values: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(x, torch.Tensor | torch.nn.Module) for x in values)
+
+
+def _text_of_torch(where: str, found: Callable[[], Any], ranks: int | None) -> ModelText:
+    """The HLO text of what a function of a Python file sets up, on each rank if there are some."""
+    require_torch(ranks)
+    from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
+
+    if ranks is not None:
+        return torch_program(found, (), {}, ranks).model
+    value, args, kwargs = _call(found(), where)
+    return torch_program(value, args, kwargs, None).model
 
 
 def _call(value: Any, where: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:

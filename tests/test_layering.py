@@ -208,6 +208,8 @@ SHOWN_BY = {  # what users hold shows itself: its methods import the report, whe
 
 HOMES = {  # third-party packages that one place of ours wraps
     "jaxlib": "ncc_compiler.frontends",
+    "torch": "ncc_compiler.frontends.pytorch",
+    "torch_xla": "ncc_compiler.frontends.pytorch",
     "lark": "ncc_compiler.syntax",
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",

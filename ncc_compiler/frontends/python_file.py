@@ -1,17 +1,19 @@
 """FILE.py:FUNCTION: the user's file is imported, and the function says what to compile."""
 
 import contextlib
+import functools
 import importlib.util
 import inspect
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from ncc_compiler.frontends.jax_program import MISSING, refusal, told
+from ncc_compiler.frontends.pytorch.errors import HELP, offer_xla_devices
 
 DEVICES = 64
 """Virtual devices of the user's process, if nobody says another number: as many as a trn2.48xlarge
@@ -34,8 +36,8 @@ def split(model: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def returned(file: str, name: str, ranks: int | None = None) -> Any:
-    """What the function `name` of a file returns, or the object of that name if it is none.
+def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
+    """A call that gives what the function `name` of a file returns; or the object of that name.
 
     The file is imported as a module, its folder on `sys.path`, with `ranks` virtual devices, if it
     and XLA_FLAGS say no other number; what it prints goes to standard error. Raises CompileError
@@ -44,18 +46,19 @@ def returned(file: str, name: str, ranks: int | None = None) -> Any:
     path = Path(file)
     path.open("rb").close()  # as any file that cannot be read
     _offer_devices(ranks or DEVICES)
+    offer_xla_devices(ranks)
     with _as_script(path), _raised_by_user(file):
         module = _imported(path)
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _is_own(key, value, module)]
         known = f"it has {', '.join(sorted(own)[:12])}" if own else "it has none"
         raise refusal(f"{file} has no function {name}", known)
-    found = getattr(module, name)
-    if not inspect.isfunction(found):
-        return found
+    value = getattr(module, name)
+    if not inspect.isfunction(value):
+        return lambda: value
     required = [
         parameter.name
-        for parameter in inspect.signature(found).parameters.values()
+        for parameter in inspect.signature(value).parameters.values()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -64,8 +67,13 @@ def returned(file: str, name: str, ranks: int | None = None) -> Any:
             f"{file}: {name} takes {', '.join(required)}, and is called without arguments",
             f"name a function that returns ({name}, args)",
         )
-    with _as_script(path), _raised_by_user(file):
-        return found()
+
+    @functools.wraps(value)
+    def call() -> Any:
+        with _as_script(path), _raised_by_user(file):
+            return value()
+
+    return call
 
 
 def _offer_devices(count: int) -> None:
@@ -120,8 +128,11 @@ def _raised_by_user(file: str) -> Iterator[None]:
     except SystemExit as error:
         raise refusal(f"{file} ended the process, by sys.exit({error.code!r})") from error
     except ModuleNotFoundError as error:
-        raise refusal(f"{file} failed: {told(error)}", MISSING.get(error.name or "", "")) from error
+        advice = {**MISSING, "torch": HELP, "torch_xla": HELP}.get(error.name or "", "")
+        raise refusal(f"{file} failed: {told(error)}", advice) from error
     except Exception as error:
         is_of_devices = "device" in str(error)
         advice = "--ranks N gives the file N virtual devices" if is_of_devices else ""
+        if "environment variable RANK" in str(error):
+            advice = "--ranks N calls it once for each of N ranks of torch.distributed"
         raise refusal(f"{file} failed: {told(error)}", advice) from error

@@ -1,0 +1,1 @@
+"""PyTorch programs into HLO text: nothing outside of this folder imports torch."""
