@@ -9,7 +9,7 @@ import attrs
 import click
 
 from ncc_runtime.command_line import check_written
-from ncc_runtime.errors import LoweringError, PlacementError
+from ncc_runtime.errors import InputError, LoweringError, PlacementError, reason_of
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
@@ -29,14 +29,19 @@ class PlaceWords:
     ignore_memory: bool = False
 
 
+_MOST_SIZE_DIGITS = 15  # no machine has more bytes, and int() would take its time
+
+
 def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts."""
+    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts; `KiB` says the same."""
     if text is None:
         return None
     upper = text.upper().removesuffix("B")
+    if upper[-2:] in ("KI", "MI", "GI"):
+        upper = upper[:-1]
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
     digits = upper[:-1] if factor > 1 else upper
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_SIZE_DIGITS):
         raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
     return int(digits) * factor
 
@@ -51,6 +56,22 @@ def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> 
             raise click.BadParameter(f"{op} is given twice: {chosen[op]} and {name}")
         chosen[op] = name
     return chosen
+
+
+def json_word(_: click.Context, parameter: click.Parameter, word: str | None) -> object:
+    """A JSON text, or the value in the file of that name."""
+    if word is None:
+        return None
+    from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
+
+    is_text = word.lstrip()[:1] in ("[", "{")
+    source = parameter.opts[0] if is_text else word
+    try:
+        return json_of(word if is_text else read_file(word, MOST_JSON_BYTES))
+    except OSError as error:
+        raise InputError(f"{source}: {reason_of(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{source}: not JSON: {str(error).lower()}") from error
 
 
 def trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
@@ -92,15 +113,23 @@ ignore_memory_option = click.option(
 )
 
 
-def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where to place, the same on every command, passed on as `place`."""
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def place_options(
+    command: Callable[..., None], algorithm: Decorator = algorithm_option
+) -> Callable[..., None]:
+    """The options that say where to place, the same on every command, passed on as `place`.
+
+    A command that reads the option `--algorithm` in its own way gives it, and gets its value.
+    """
 
     @click.option("--topology", metavar="T", help="Instance type, alias or TOML file [trn2].")
     @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
     @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
     @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
     @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
-    @algorithm_option
+    @algorithm
     @plan_option
     @strict_option
     @ignore_memory_option
@@ -111,7 +140,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         place = PlaceWords(
             on,
             given,
-            rest.pop("algorithms"),
+            rest.pop("algorithms", {}),
             rest.pop("strict"),
             rest.pop("plans"),
             rest.pop("ignore_memory"),
