@@ -45,6 +45,7 @@ from ncc_runtime.options import LoadOptions, RunOptions
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
+from ncc_runtime.topology import fault_names
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
@@ -237,6 +238,8 @@ def load(
     plans: Sequence[str] = (),
     times_only: bool = False,
     ignore_memory: bool = False,
+    down: Sequence[str] = (),
+    slow: Sequence[str] = (),
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
@@ -247,8 +250,11 @@ def load(
     `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
+    `down` names links without which it must do, "c0-c1" or "c0.E"; `slow` links and physical cores
+    with their rate, "c0-c1=50%" or "c5.core0=50%".
     """
-    place = PlaceOptions(topology, nodes, placement, lnc)
+    faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
+    place = PlaceOptions(topology, nodes, placement, lnc, faults)
     options = LoadOptions(
         algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
     )

@@ -165,13 +165,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         reply.say(layout.line(row))
         reply.warn(model.warnings)
         rows.append(row)
-    topology = placement.topology
-    where: dict[str, Any] = {
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": placement.strategy,
-    }
+    where = placement.as_json()
     used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
     left_out = others + sum(point.size_bytes not in used for point in points)
     comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)
@@ -366,9 +360,5 @@ def _predicted(
 
 
 def _heading(case: "Case", placement: "Placement") -> str:
-    topology = placement.topology
     groups = f" in {len(case.groups)} groups of {case.members}" if len(case.groups) > 1 else ""
-    return (
-        f"{case.operator.name}: {placement.ranks} ranks{groups} on "
-        f"{topology.nodes} x {topology.name}, lnc {topology.lnc}, {placement.strategy}"
-    )
+    return f"{case.operator.name}: {placement.ranks} ranks{groups} on {placement.where}"

@@ -9,12 +9,13 @@ import attrs
 import click
 
 from ncc_runtime.command_line import check_written
-from ncc_runtime.errors import InputError, LoweringError, PlacementError, reason_of
+from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import PlaceOptions
     from ncc_runtime.runtime import Model
+    from ncc_runtime.topology.fault_names import NamedFault
 
 
 @attrs.frozen
@@ -113,6 +114,37 @@ ignore_memory_option = click.option(
 )
 
 
+def _faults(
+    _: click.Context, parameter: click.Parameter, words: Sequence[str]
+) -> "tuple[NamedFault, ...]":
+    if not words:
+        return ()
+    from ncc_runtime.topology import fault_names
+
+    read = fault_names.down if parameter.name == "down" else fault_names.slow
+    try:
+        return tuple(read(word) for word in words)
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
+
+
+down_option = click.option(
+    "--down",
+    metavar="LINK",
+    multiple=True,
+    callback=_faults,
+    help="A link that is down: c0-c1, one way c0>c1 or c0.E; once for each.",
+)
+
+slow_option = click.option(
+    "--slow",
+    metavar="NAME=RATE",
+    multiple=True,
+    callback=_faults,
+    help="A link or physical core that is slow: c0-c1=50%, c0.E=64GB/s, c5.core0=50%.",
+)
+
+
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
@@ -129,6 +161,8 @@ def place_options(
     @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
     @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
     @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
+    @down_option
+    @slow_option
     @algorithm
     @plan_option
     @strict_option
@@ -137,6 +171,8 @@ def place_options(
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
         given = {name: word for name, word in words.items() if word is not None}
+        if faults := (*rest.pop("down"), *rest.pop("slow")):
+            given["faults"] = faults
         place = PlaceWords(
             on,
             given,
@@ -154,8 +190,10 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
     """The placement options as an object; unknown words are wrong usage."""
     from ncc_runtime.placement import PlaceOptions, parse_on
 
-    if place.on is not None and place.words:
-        raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
+    words = dict(place.words)
+    faults = words.pop("faults", ())
+    if place.on is not None and words:
+        raise click.UsageError(f"--on and --{', --'.join(words)} say the same thing")
     try:
         if place.algorithms:  # whether one suits a group is only seen later
             from ncc_runtime.collectives.choose import check_forced
@@ -164,8 +202,9 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
     except LoweringError as error:
         raise click.UsageError(str(error)) from error
     try:
-        where = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
-    except PlacementError as error:
+        where = PlaceOptions(**words) if place.on is None else parse_on(place.on)
+        where = attrs.evolve(where, faults=(*where.faults, *faults))
+    except (PlacementError, TopologyError) as error:
         raise click.UsageError(str(error)) from error
     known_placement(where.placement)
     return where

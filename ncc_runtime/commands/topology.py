@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from ncc_runtime.command_line import check_written
-from ncc_runtime.commands.options import known_placement
+from ncc_runtime.commands.options import down_option, known_placement, slow_option
 
 
 @click.group()
@@ -32,6 +32,8 @@ def topology_list() -> None:
 @click.option("--lnc", type=click.IntRange(1, 2))
 @click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
 @click.option("--placement", default="linear", show_default=True)
+@down_option
+@slow_option
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
 def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -> None:
     """Draw topology T as text, with its rates and their sources, or as SVG."""
@@ -44,7 +46,8 @@ def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -
     if svg is not None:
         check_written({"--svg": svg}, [name, where["placement"]])
         check_target(svg)
-    built = build(name, where["nodes"], where["lnc"])
+    faults = (*where["down"], *where["slow"])
+    built = build(name, where["nodes"], where["lnc"], faults)
     placed = place(built, ranks, where["placement"]) if ranks else None
     if svg is None:
         click.echo(describe(built, placed))

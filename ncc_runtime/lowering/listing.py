@@ -58,10 +58,9 @@ class _RankListing:
 
     def header(self) -> str:
         executable, rank = self._executable, self._rank
-        place, topology = executable.placement, executable.topology
+        place = executable.placement
         return (
-            f"program {self._program.name} on {topology.nodes} x {topology.name}, "
-            f"lnc {topology.lnc}, {place.strategy}\n"
+            f"program {self._program.name} on {place.where}\n"
             f"rank {rank} of {executable.ranks}: node {place.node[rank]}, "
             f"chip {place.chip[rank]}, core {place.core[rank]}"
         )

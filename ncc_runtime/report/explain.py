@@ -157,10 +157,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": explanation.program.name,
-        "topology": placement.topology.name,
-        "nodes": placement.topology.nodes,
-        "lnc": placement.topology.lnc,
-        "placement": placement.strategy,
+        **placement.as_json(),
         "ranks": placement.ranks,
         "collectives": [_row(explanation.parts, row) for row in explanation.rows],
     }
@@ -246,10 +243,8 @@ def as_text(explanation: Explanation) -> str:
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
     place = explanation.placement
-    console.print(
-        f"{explanation.program.name}: {place.ranks} ranks on {place.topology.nodes} x "
-        f"{place.topology.name}, lnc {place.topology.lnc}, {place.strategy}"
-    )
+    heading = f"{explanation.program.name}: {place.ranks} ranks on {place.where}"
+    console.print(heading, soft_wrap=True)
     if not explanation.rows:
         console.print("no collectives: the topology makes no difference to this program")
     for row in explanation.rows:

@@ -40,27 +40,22 @@ SCHEMA = 1
 
 def heading(executable: Executable) -> str:
     """The first line: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`."""
-    topology, place = executable.topology, executable.placement
-    line = (
-        f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
-        f"{topology.name}, lnc {topology.lnc}, {place.strategy}"
-    )
+    line = f"{executable.program.name}: {executable.ranks} ranks on {executable.placement.where}"
     if not executable.ignores_memory:
         return line
-    required, available = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
+    required, available = (
+        size_text(executable.hbm_bytes),
+        size_text(rank_capacity(executable.topology)),
+    )
     return f"{line}\nmemory ignored: it takes {required} a rank, which has {available}"
 
 
 def facts(executable: Executable) -> dict[str, Any]:
     """The same as the first keys of an object."""
-    topology = executable.topology
     return {
         "schema": SCHEMA,
         "model": executable.program.name,
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": executable.placement.strategy,
+        **executable.placement.as_json(),
         "ranks": executable.ranks,
         "memory_ignored": executable.ignores_memory,
     }
