@@ -41,7 +41,7 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, RunOptions
+from ncc_runtime.options import LoadOptions, RunOptions, plans_apart
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run
@@ -246,7 +246,8 @@ def load(
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
-    `plans` are files, perhaps with a target: "all-reduce=ring.xml", "p3=own.json".
+    `plans` are files, perhaps with a target: "all-reduce=ring.xml", "p3=own.json"; `algorithms` may
+    name one, too: {"all-reduce": "plan:ring.xml"}.
     `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
@@ -255,9 +256,8 @@ def load(
     """
     faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
     place = PlaceOptions(topology, nodes, placement, lnc, faults)
-    options = LoadOptions(
-        algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
-    )
+    named, files = plans_apart(algorithms or {}, plans)
+    options = LoadOptions(named, strict, files, ignore_memory=ignore_memory, times_only=times_only)
     return load_on(program_of(neff), place, options)
 
 

@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,6 +20,7 @@ from ncc_runtime.commands.options import (
     size,
 )
 from ncc_runtime.errors import LoweringError, Notice
+from ncc_runtime.options import PLAN_PREFIX, plans_apart
 
 if TYPE_CHECKING:
     from ncc_runtime.calibration.measured_files import MeasuredPoint
@@ -45,7 +47,7 @@ algorithm_option = click.option(
     "sweep",
     metavar="NAME[,NAME]...",
     multiple=True,
-    help="Force an algorithm for OP; of several each has its rows. OP=NAME says the same.",
+    help="Force an algorithm for OP, or plan:FILE; of several each has its rows.",
 )
 
 
@@ -215,7 +217,7 @@ def _places(
     forced: dict[str, str] = {}  # of other operators, which change nothing here
     for word in given:
         head, equals, rest = word.partition("=")
-        if not equals or word.startswith("plan:"):
+        if not equals or word.startswith(PLAN_PREFIX):
             names += word.split(",")
         elif head == operator.op.value or OPERATORS.get(head) is operator:
             names += rest.split(",")
@@ -227,12 +229,12 @@ def _places(
         if names.count(name) > 1:
             raise click.UsageError(f"algorithm {name} is given twice")
     names = names or [""]
-    own = operator.op.value
-    places = [
-        attrs.evolve(place, algorithms={**forced, own: name} if name else forced) for name in names
-    ]
-    for each in places:
-        place_of(each)  # unknown names are wrong usage, before any row
+    places = []
+    for name in names:
+        chosen = {**forced, operator.op.value: name} if name else forced
+        algorithms, plans = plans_apart(chosen, place.plans)
+        places.append(attrs.evolve(place, algorithms=algorithms, plans=plans))
+        place_of(places[-1])  # unknown names are wrong usage, before any row
     return names, places
 
 
@@ -320,6 +322,8 @@ def _rows(
         for name, place in zip(names, places, strict=True):
             try:
                 row, model = _predicted(case, place, words["mode"], is_spread=words["stats"])
+                if name.startswith(PLAN_PREFIX):  # a plan may be called like an algorithm
+                    row = attrs.evolve(row, algorithm=f"{PLAN_PREFIX}{Path(name).name}")
                 yield attrs.evolve(row, forced=name), model
                 is_any = True
             except LoweringError as error:

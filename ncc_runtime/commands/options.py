@@ -10,6 +10,7 @@ import click
 
 from ncc_runtime.command_line import check_written
 from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
+from ncc_runtime.options import plans_apart
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
@@ -91,7 +92,7 @@ algorithm_option = click.option(
     metavar="OP=NAME",
     multiple=True,
     callback=_algorithms,
-    help="Force an algorithm for an operator; once for each operator.",
+    help="Force an algorithm for an operator, or a plan: all-reduce=plan:FILE; once for each.",
 )
 
 plan_option = click.option(
@@ -173,14 +174,9 @@ def place_options(
         given = {name: word for name, word in words.items() if word is not None}
         if faults := (*rest.pop("down"), *rest.pop("slow")):
             given["faults"] = faults
-        place = PlaceWords(
-            on,
-            given,
-            rest.pop("algorithms", {}),
-            rest.pop("strict"),
-            rest.pop("plans"),
-            rest.pop("ignore_memory"),
-        )
+        algorithms, plans = plans_apart(rest.pop("algorithms", {}), rest.pop("plans"))
+        strict, ignore_memory = rest.pop("strict"), rest.pop("ignore_memory")
+        place = PlaceWords(on, given, algorithms, strict, plans, ignore_memory)
         command(place=place, **rest)
 
     return collecting

@@ -124,7 +124,10 @@ def test_names_in_a_file_mean_what_numbers_mean(tmp_path: Path) -> None:
         ('[[core]]\nname = "c0-c1"\npercent = 5', "'c0-c1' is no physical core"),
         ('[[core]]\nname = "c0.core9"\npercent = 5', "core 9 is not below 8"),
         ('[[core]]\nname = "c0.core1"\nchip = 0\npercent = 5', "or name, such as c5.core0"),
-        ('[[core]]\nname = "c0.core1"\npercent = 5\ndma_percent = 5', "neither engines_percent nor dma_percent is given"),
+        (
+            '[[core]]\nname = "c0.core1"\npercent = 5\ndma_percent = 5',
+            "neither engines_percent nor dma_percent is given",
+        ),
         ('[[core]]\nname = "c0.core1"', "neither engines_percent nor dma_percent is given"),
     ],
 )
