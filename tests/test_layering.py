@@ -190,6 +190,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
+    "ncc_compiler.pass_report": {"ncc_compiler.ir", NEFF, ERRORS},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
