@@ -322,7 +322,10 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
 def list_command(reply: Reply, neff: str, constants: bool) -> None:
     """List a compiled program: engine queues, placeholders, semaphores, buffers."""
     from ncc_runtime.neff.container import load
-    from ncc_runtime.neff.listing import print_program
+    from ncc_runtime.neff.listing import as_json, print_program
 
-    listing = print_program(load(neff), constants=constants)
-    reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
+    program = load(neff)
+    reply.give(
+        fields=lambda: as_json(program, constants),
+        text=lambda: print_program(program, constants=constants),
+    )
