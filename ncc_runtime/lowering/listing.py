@@ -137,6 +137,19 @@ def _summary(queue: Queue, rows: int) -> str:
     return f"DMA ring of stream {queue.stream}, runs of descriptors: {rows}"
 
 
+def _wait_text(waited: dict[str, Any] | None) -> str:
+    return "" if waited is None else f"wait {waited['semaphore']}>={waited['value']}"
+
+
+def _post_text(posts: list[dict[str, Any]]) -> str:
+    words = [f"{post['semaphore']}{_at(post['rank'])}" for post in posts]
+    return f"post {', '.join(words)}" if words else ""
+
+
+def _at(rank: int | None) -> str:
+    return "" if rank is None else f"@{rank}"
+
+
 class _RankListing:
     """Rows of one rank's queues; semaphore names of each rank are made once."""
 
@@ -145,6 +158,7 @@ class _RankListing:
         self._program = executable.stage_of(rank).program
         self._rank = rank
         self._names: dict[int, dict[int, str]] = {}
+        self._routes: dict[int, str] = {}  # to each peer
 
     def rows(self, queue: Queue) -> Iterator[ListedRow]:
         if isinstance(queue, EngineQueue):
@@ -162,21 +176,18 @@ class _RankListing:
                 continue
             pc, _, _, wait, _, *rest, comment = words
             algorithms = self._executable.lowered[number].name
-            post = self._post(queue, int(pc))
+            posts = self._posts(queue, int(pc))
+            comment = f"{comment}  {algorithms}"
             yield ListedRow(
-                [pc, "write", f"p{number}", wait, post, *rest, f"{comment}  {algorithms}"],
-                {
-                    **data,
-                    "op": "write",
-                    "post": self._posts(queue, int(pc)),
-                    "algorithm": algorithms,
-                },
+                [pc, "write", f"p{number}", wait, _post_text(posts), *rest, comment],
+                {**data, "op": "write", "post": posts, "algorithm": algorithms},
             )
 
     def _cc_rows(self, queue: CcQueue) -> Iterator[ListedRow]:
         for row in range(len(queue.opcode)):
-            wait, post = self._wait(queue, row), self._post(queue, row)
-            data = {"wait": self._waited(queue, row), "post": self._posts(queue, row)}
+            waited, posts = self._waited(queue, row), self._posts(queue, row)
+            wait, post = _wait_text(waited), _post_text(posts)
+            data = {"wait": waited, "post": posts}
             if row in queue.jumps:
                 yield self._control_row(queue, row, [wait, post], data)
                 continue
@@ -240,14 +251,15 @@ class _RankListing:
             )
             route, operation = self._route_text(queue, row, peer), self._operation(queue, row)
             sources, targets = self._places(queue, row, peer)
+            waited, posts = self._waited(queue, row), self._posts(queue, row)
             read = " + ".join(map(self._place_text, sources)) or "0"
             cells = [
                 f"{row:>5}",
                 operation,
                 f"{', '.join(map(self._place_text, targets))} = {read}",
                 self._size(queue, row),
-                self._wait(queue, row),
-                self._post(queue, row),
+                _wait_text(waited),
+                _post_text(posts),
                 f"; {route}",
                 comment if size else f"{comment}, signals only",
             ]
@@ -259,8 +271,8 @@ class _RankListing:
                 "bytes": size,
                 "rows_register": self._rows_register(queue, row),
                 "descriptors": int(descriptors(queue.size_bytes[row, self._rank])),
-                "wait": self._waited(queue, row),
-                "post": self._posts(queue, row),
+                "wait": waited,
+                "post": posts,
                 "route": route,
                 **self._of(number, round_number),
             }
@@ -301,7 +313,7 @@ class _RankListing:
 
     def _place_text(self, place: dict[str, int | None]) -> str:
         register = "" if place["register"] is None else f"[n{place['register']}]"
-        return f"{place['address']:#x}{register}{self._at(place['rank'])}"
+        return f"{place['address']:#x}{register}{_at(place['rank'])}"
 
     def _shifts(self, queue: DmaQueue, row: int) -> list[int | None]:
         """The registers that are added to the addresses of sources and target."""
@@ -323,11 +335,14 @@ class _RankListing:
         return IDLE if queue.second_peer is None else int(queue.second_peer[row, self._rank])
 
     def _route_text(self, queue: DmaQueue, row: int, peer: int) -> str:
-        route = self._executable.routes.describe(self._rank, peer)
         second = self._second_peer(queue, row)
-        if second == IDLE:
-            return route
-        return f"{route}, also {self._executable.routes.describe(self._rank, second)}"
+        also = "" if second == IDLE else f", also {self._route_to(second)}"
+        return f"{self._route_to(peer)}{also}"
+
+    def _route_to(self, peer: int) -> str:
+        if peer not in self._routes:
+            self._routes[peer] = self._executable.routes.describe(self._rank, peer)
+        return self._routes[peer]
 
     def _size(self, queue: DmaQueue, row: int) -> str:
         size = int(queue.size_bytes[row, self._rank])
@@ -359,10 +374,6 @@ class _RankListing:
         value = int(queue.sync.wait_value[row, column])
         return None if sem == IDLE else {"semaphore": self._name(self._rank, sem), "value": value}
 
-    def _wait(self, queue: Queue, row: int) -> str:
-        waited = self._waited(queue, row)
-        return "" if waited is None else f"wait {waited['semaphore']}>={waited['value']}"
-
     def _posts(self, queue: Queue, row: int) -> list[dict[str, Any]]:
         """The semaphores that a row increments, and on which ranks."""
         posts = (
@@ -375,18 +386,9 @@ class _RankListing:
             if to != IDLE
         ]
 
-    def _post(self, queue: Queue, row: int) -> str:
-        posts = self._posts(queue, row)
-        words = [f"{post['semaphore']}{self._at(post['rank'])}" for post in posts]
-        return f"post {', '.join(words)}" if words else ""
-
     def _other(self, rank: int) -> int | None:
         """None for the rank itself, so that what ranks do alike is alike as data."""
         return None if rank == self._rank else rank
-
-    @staticmethod
-    def _at(rank: int | None) -> str:
-        return "" if rank is None else f"@{rank}"
 
     def _name(self, rank: int, sem: int) -> str:
         if rank not in self._names:
