@@ -15,13 +15,13 @@ from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
+    ArrayInfo,
     AttributeValue,
     Block,
     Buffer,
     BufferId,
     BufferKind,
     Origin,
-    Parameter,
     Program,
     Region,
     Semaphore,
@@ -108,7 +108,8 @@ class Definition:
     cc: tuple[Placeholder, ...]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ArrayInfo, ...]
+    results: tuple[ArrayInfo, ...]
     shardings: tuple[Sharding, ...]
     engines: tuple[EngineFile, ...]
 
@@ -175,6 +176,7 @@ def _definition(program: Program) -> Definition:
         origins=program.origins,
         blocks=program.blocks,
         parameters=program.parameters,
+        results=program.results,
         shardings=program.shardings,
         engines=tuple(
             EngineFile(
@@ -225,6 +227,7 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         origins=definition.origins,
         blocks=definition.blocks,
         parameters=definition.parameters,
+        results=definition.results,
         shardings=definition.shardings,
     )
 
