@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     loaded,
@@ -20,7 +20,12 @@ def _ranks(context: click.Context, parameter: click.Parameter, text: str) -> Seq
     return None if listed is None else sorted(set(listed))
 
 
-@click.command("list")
+@click.command(
+    "list",
+    epilog=examples(
+        "nccrt list step.neff --topology trn2 --rank 3 --queue cc0.dma0",
+    ),
+)
 @program_argument
 @place_options
 @click.option(
