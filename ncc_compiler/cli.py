@@ -8,7 +8,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ncc_compiler.frontends.foreign import ModelText
     from ncc_compiler.ir.graph import Module
     from ncc_compiler.options import CompileOptions
+    from ncc_compiler.pass_report import PassReport
     from ncc_runtime.neff.program import Origin
 
 
@@ -138,9 +139,25 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     shell_complete=_stages,
     help="Print graph (as read), graph-after=PASS, or program (as compiled).",
 )
+@click.option(
+    "--print-after-all",
+    "folder",
+    type=click.Path(),
+    metavar="DIR",
+    help="Write the graph as read and behind every pass to an empty folder.",
+)
+@click.option(
+    "--changed-only", is_flag=True, help="Of those, leave out what a pass did not change."
+)
+@click.option("--time-passes", is_flag=True, help="Print nodes and seconds of every pass.")
 @replying
 def compile_command(
-    reply: Reply, model: str, output: str | None, shown: str | None, options: "CompileOptions"
+    reply: Reply,
+    model: str,
+    output: str | None,
+    shown: str | None,
+    options: "CompileOptions",
+    **passes: Any,
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
 
@@ -152,13 +169,18 @@ def compile_command(
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
     graphs: dict[str, Module] = {}
+    report = _pass_report(**passes)
 
     def observe(name: str, module: "Module") -> None:
         if name == stage:
             graphs[name] = module
+        if report is not None:
+            report(name, module)
 
     text, name = _read_model(model, options.ranks)
     neff = compile_model(text, options, label(name), observe)
+    if report is not None:
+        report.finish()
     if target is not None:
         neff.save(target)
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
@@ -166,14 +188,39 @@ def compile_command(
         reply.warn([_elided_notice(name, elided)])
     if shown is not None:
         listing = _listing(neff, graphs.get(stage))
-        reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
-    elif target is not None:
-        facts = _facts(neff, name, target)
-        memory = memory_of(neff.program)
-        reply.give(
-            fields=lambda: {**facts, "memory": memory_json(memory)},
-            text=lambda: _summary(facts, memory_text(memory)),
-        )
+        fields: dict[str, Any] = {"listing": listing.splitlines()}
+        text_of = listing
+    else:
+        assert target is not None  # without --print something is written
+        facts, memory = _facts(neff, name, target), memory_of(neff.program)
+        fields = {**facts, "memory": memory_json(memory)}
+        text_of = _summary(facts, memory_text(memory))
+    if report is not None:
+        fields |= {"passes": [row.as_json() for row in report.rows]}
+        text_of += "".join(f"\n{line}" for line in _said_of_passes(report, **passes))
+    reply.give(fields=lambda: fields, text=lambda: text_of)
+
+
+def _pass_report(
+    *, folder: str | None, changed_only: bool, time_passes: bool
+) -> "PassReport | None":
+    """What watches the passes, if anything does."""
+    if changed_only and folder is None:
+        raise click.UsageError("--changed-only goes with --print-after-all DIR")
+    if folder is None and not time_passes:
+        return None
+    from ncc_compiler.pass_report import PassReport, new_folder
+
+    return PassReport(None if folder is None else new_folder(folder), changed_only=changed_only)
+
+
+def _said_of_passes(
+    report: "PassReport", *, folder: str | None, time_passes: bool, **_: object
+) -> Iterator[str]:
+    if folder is not None:
+        yield report.summary()
+    if time_passes:
+        yield report.table()
 
 
 def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
@@ -270,7 +317,7 @@ def _elided_notice(model: str, elided: "Sequence[Origin]") -> Notice:
     return Notice("elided-constants", fact, "docs/ir.md#grammar-by-example")
 
 
-def _facts(neff: "Neff", model: str, target: Path) -> Mapping[str, Any]:
+def _facts(neff: "Neff", model: str, target: Path) -> dict[str, Any]:
     program = neff.program
     return {
         "model": model,
@@ -314,7 +361,10 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
 def list_command(reply: Reply, neff: str, constants: bool) -> None:
     """List a compiled program: engine queues, placeholders, semaphores, buffers."""
     from ncc_runtime.neff.container import load
-    from ncc_runtime.neff.listing import print_program
+    from ncc_runtime.neff.listing import as_json, print_program
 
-    listing = print_program(load(neff), constants=constants)
-    reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
+    program = load(neff)
+    reply.give(
+        fields=lambda: as_json(program, constants),
+        text=lambda: print_program(program, constants=constants),
+    )

@@ -46,3 +46,17 @@ class LoadOptions:
     plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans that users wrote
     ignore_memory: bool = False  # also place what does not fit, for runs without values
     times_only: bool = False  # for runs without values and proofs: lower one symmetric instance
+
+
+PLAN_PREFIX = "plan:"
+"""How an algorithm's name begins that is a file: `plan:ring.xml`."""
+
+
+def plans_apart(
+    algorithms: Mapping[str, str], plans: Sequence[str]
+) -> tuple[Mapping[str, str], Sequence[str]]:
+    """Algorithms without those that are files, and plans with these behind: `OP=FILE`."""
+    of_files = {op: name for op, name in algorithms.items() if name.startswith(PLAN_PREFIX)}
+    named = [f"{op}={name.removeprefix(PLAN_PREFIX)}" for op, name in of_files.items()]
+    rest = {op: name for op, name in algorithms.items() if op not in of_files}
+    return rest, (*plans, *named)

@@ -9,12 +9,15 @@ and the chip.
 import difflib
 import functools
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlacementError, reason_of
 from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
+from ncc_runtime.topology import fault_names
+from ncc_runtime.topology.fault_names import MOST_NAMED, NamedFault
 from ncc_runtime.topology.graph import Topology, build
 
 STRATEGIES = ("linear", "spread")
@@ -37,6 +40,28 @@ class Placement:
     def ranks(self) -> int:
         """Number of placed ranks."""
         return len(self.node)
+
+    @property
+    def where(self) -> str:
+        """`1 x trn2.48xlarge, lnc 2, linear`, and what is down or slow there."""
+        topology = self.topology
+        text = f"{topology.nodes} x {topology.name}, lnc {topology.lnc}, {self.strategy}"
+        faults = [
+            f"{fault.name}{' of each' * (fault.node is None and topology.nodes > 1)} {fault.state}"
+            for fault in topology.active_faults
+        ]
+        more = [f"{len(faults) - MOST_NAMED} more faults"] * (len(faults) > MOST_NAMED)
+        return "; ".join([text, *faults[:MOST_NAMED], *more])
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as keys of an object."""
+        return {
+            "topology": self.topology.name,
+            "nodes": self.topology.nodes,
+            "lnc": self.topology.lnc,
+            "placement": self.strategy,
+            "faults": [fault.as_json() for fault in self.topology.active_faults],
+        }
 
     @functools.cached_property
     def chip_in_node(self) -> np.ndarray:
@@ -63,20 +88,29 @@ class PlaceOptions:
     nodes: int | None = None  # as many as the ranks need
     placement: str = "linear"
     lnc: int | None = None  # the generation's default
+    faults: tuple[NamedFault, ...] = ()  # on top of those of the topology
 
 
 def parse_on(text: str) -> PlaceOptions:
-    """Read `trn2.48xlarge,nodes=2,placement=spread,lnc=1`; only the topology is required."""
+    """Read `trn2.48xlarge,nodes=2,placement=spread,lnc=1`; only the topology is required.
+
+    `down=c0-c1` and `slow=c5.core0=50%` may come several times.
+    """
     topology, *settings = (part.strip() for part in text.split(","))
     if not topology or "=" in topology:
         raise PlacementError(
             f"{text!r} does not begin with a topology, as in trn2.48xlarge,nodes=2"
         )
     values: dict[str, str] = {}
+    faults: list[NamedFault] = []
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
+        if key in ("down", "slow") and value:
+            faults.append(fault_names.down(value) if key == "down" else fault_names.slow(value))
+            continue
         if key not in ("nodes", "placement", "lnc") or not equals or not value:
-            raise PlacementError(f"{setting!r} is none of nodes=N, placement=P, lnc=N")
+            known = "nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%"
+            raise PlacementError(f"{setting!r} is none of {known}")
         if key in values:
             raise PlacementError(f"{key} is given twice: {values[key]} and {value}")
         values[key] = value
@@ -85,6 +119,7 @@ def parse_on(text: str) -> PlaceOptions:
         nodes=_number("nodes", values.get("nodes")),
         placement=values.get("placement", "linear"),
         lnc=_number("lnc", values.get("lnc")),
+        faults=tuple(faults),
     )
 
 
@@ -111,7 +146,8 @@ def place_on(options: PlaceOptions, ranks: int) -> Placement:
         nodes = nodes_needed(options.topology, ranks, options.lnc)
     elif nodes is None:
         nodes = 1 + max((row[0] for row in _rows(options.placement)), default=0)
-    return place(build(options.topology, nodes, options.lnc), ranks, options.placement)
+    topology = build(options.topology, nodes, options.lnc, options.faults)
+    return place(topology, ranks, options.placement)
 
 
 def nodes_needed(instance: str, ranks: int, lnc: int | None = None) -> int:

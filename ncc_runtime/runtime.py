@@ -43,10 +43,11 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, RunOptions
+from ncc_runtime.options import LoadOptions, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
 from ncc_runtime.report.collectives import collective_rows
 from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
@@ -333,6 +334,8 @@ def load(
     plans: Sequence[str] = (),
     times_only: bool = False,
     ignore_memory: bool = False,
+    down: Sequence[str] = (),
+    slow: Sequence[str] = (),
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
@@ -344,10 +347,13 @@ def load(
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
-    `plans` are files, perhaps with a target: "all-reduce=ring.xml", "p3=own.json".
+    `plans` are files, perhaps with a target: "all-reduce=ring.xml", "p3=own.json"; `algorithms` may
+    name one, too: {"all-reduce": "plan:ring.xml"}.
     `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
+    `down` names links without which it must do, "c0-c1" or "c0.E"; `slow` links and physical cores
+    with their rate, "c0-c1=50%" or "c5.core0=50%".
 
     >>> import ncc_compiler
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -355,17 +361,18 @@ def load(
     >>> load(neff, "trn2", placement="spread")
     <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread>
     """
-    options = LoadOptions(
-        algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
-    )
+    named, files = plans_apart(algorithms or {}, plans)
+    options = LoadOptions(named, strict, files, ignore_memory=ignore_memory, times_only=times_only)
+    faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
     program, signature = program_of(neff), getattr(neff, "signature", None)
     where: PlaceOptions | Placement
     if isinstance(topology, Topology):
-        if nodes is not None or lnc is not None:
-            raise PlacementError(f"nodes and lnc are those of {topology!r}: leave them out")
+        if nodes is not None or lnc is not None or faults:
+            given = "nodes, lnc, down and slow"
+            raise PlacementError(f"{given} are those of {topology!r}: leave them out")
         where = place(topology, program.ranks, placement)
     else:
-        where = PlaceOptions(topology, nodes, placement, lnc)
+        where = PlaceOptions(topology, nodes, placement, lnc, faults)
     return load_on(program, where, options, signature)
 
 

@@ -100,7 +100,10 @@ def test_likely_options_are_named(
             "--trip-count nosuch=3",
             "--trip-count goes with --no-values; else computed values decide",
         ),
-        ("--on trn2.48xlarge,nodez=2", "'nodez=2' is none of nodes=N, placement=P, lnc=N"),
+        (
+            "--on trn2.48xlarge,nodez=2",
+            "'nodez=2' is none of nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%",
+        ),
         ("--on trn2,nodes=0", "nodes=0 is not a number from 1"),
         ("--placement foo", "placement 'foo' is not linear, spread or a file that exists"),
         ("--on trn2,placement=foo", "placement 'foo' is not linear, spread or a file that exists"),

@@ -191,6 +191,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
+    "ncc_compiler.pass_report": {"ncc_compiler.ir", NEFF, ERRORS},
     "ncc_compiler.frameworks": {"ncc_compiler"},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
@@ -214,6 +215,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
+    "matplotlib": "ncc_runtime.report.sweep_plot",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 

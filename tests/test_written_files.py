@@ -109,6 +109,8 @@ WRITERS = [
     (nccrt, ["run", "m.neff", "--trace", "x.json.gz"], "x.json.gz"),
     (nccrt, ["explain", "m.neff", "--save-plan", "x.json"], "x.json"),
     (nccrt, ["bench", "all_reduce", "-r", "4", "--report-to-json-file", "y.json"], "y.json"),
+    (nccrt, ["bench", "all_reduce", "-r", "4", "--report-to-csv-file", "y.csv"], "y.csv"),
+    (nccrt, ["bench", "all_reduce", "-r", "4", "--plot", "y.svg"], "y.svg"),
     (nccrt, ["topology", "show", "trn2", "--svg", "x.svg"], "x.svg"),
 ]
 

@@ -1,7 +1,9 @@
 """`nccrt bench`: nccom-test's sweep over sizes, predicted."""
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,17 +15,41 @@ from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
     filled,
+    json_word,
     place_of,
     place_options,
     size,
 )
+from ncc_runtime.errors import LoweringError, Notice
+from ncc_runtime.options import PLAN_PREFIX, plans_apart
 
 if TYPE_CHECKING:
-    from ncc_runtime.report.bench import Case, Measured
+    from ncc_runtime.calibration.measured_files import MeasuredPoint
+    from ncc_runtime.placement import Placement
+    from ncc_runtime.report.bench import Case, Operator
+    from ncc_runtime.report.sweep import SweepRow
     from ncc_runtime.runtime import Model
 
 DEFAULT_BYTES = 32 << 20
 """The size of a bench without sizes; assumed: the default of nccl-tests."""
+
+RUNS_FOR_STATISTICS = 20
+"""Runs of `--stats` without -n; assumed: the default of nccl-tests."""
+
+
+def _plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    if path is not None and not path.endswith((".svg", ".png")):
+        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
+    return path
+
+
+algorithm_option = click.option(
+    "--algorithm",
+    "sweep",
+    metavar="NAME[,NAME]...",
+    multiple=True,
+    help="Force an algorithm for OP, or plan:FILE; of several each has its rows.",
+)
 
 
 @click.command(
@@ -53,8 +79,14 @@ DEFAULT_BYTES = 32 << 20
     "--iters",
     "iterations",
     type=click.IntRange(1, 1000),
-    default=1,
-    help="Runs of --check [1].",
+    help="Runs of --check [1] and of --stats [20].",
+)
+@click.option(
+    "-w",
+    "--warmup-iters",
+    type=click.IntRange(0),
+    expose_value=False,
+    help="Taken and not needed: the first run is not slower.",
 )
 @click.option(
     "--check",
@@ -64,13 +96,49 @@ DEFAULT_BYTES = 32 << 20
     flag_value="random",
     help="Compute values too, and compare them; --check=all_ones gives ones.",
 )
-@place_options
+@click.option("--stats", is_flag=True, help="Columns of the times of -n runs, one after another.")
+@click.option(
+    "--custom-replica-groups",
+    "groups",
+    metavar="JSON|F",
+    callback=json_word,
+    help="[[0,1],[2,3]]: groups in place of one of all ranks.",
+)
+@click.option(
+    "--custom-src-target-pairs",
+    "pairs",
+    metavar="JSON|F",
+    callback=json_word,
+    help="[[0,1],[1,0]]: sources and targets of permute or sendrecv.",
+)
+@functools.partial(place_options, algorithm=algorithm_option)
 @click.option("--show-algorithm", is_flag=True, help="Add the column algorithm.")
+@click.option("--show-input-output-size", is_flag=True, help="Add what a rank gives and gets.")
+@click.option(
+    "--compare",
+    "measured_file",
+    type=click.Path(),
+    metavar="F",
+    help="Add what was measured: a report of nccom-test (JSON, CSV or its table) or rows of ours.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(),
+    metavar="F.svg|F.png",
+    callback=_plot_file,
+    help="Draw time and bus bandwidth over size.",
+)
 @click.option(
     *("--report-to-json-file", "report_file"),
     type=click.Path(),
     metavar="F",
-    help="Write the rows to this file too, as JSON.",
+    help="Write the rows to this file too, with nccom-test's keys.",
+)
+@click.option(
+    *("--report-to-csv-file", "csv_file"),
+    type=click.Path(),
+    metavar="F",
+    help="Write the rows to this file too, as CSV.",
 )
 @replying
 def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
@@ -78,73 +146,253 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
 
     OP is all_reduce, all_gather, reduce_scatter, alltoall, alltoallv, all_gatherv, permute or
     sendrecv; those that end in v have variable sizes, and here full slots.
+
+    \b
+    nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
     """
     from ncc_runtime.neff.whole_file import check_target, write_whole
-    from ncc_runtime.report import bench as report
+    from ncc_runtime.placement import place_on
+    from ncc_runtime.report import sweep
+    from ncc_runtime.report.sweep_plot import check_can_plot, plotted
 
     if words["nnodes"] is not None:
         if place.on is not None or "nodes" in place.words:
             raise click.UsageError("-N and --nodes or --on say the same thing")
         place = attrs.evolve(place, words={**place.words, "nodes": words["nnodes"]})
-    if words["report_file"]:
-        check_outputs_of({"--report-to-json-file": words["report_file"]}, place)
-        check_target(words["report_file"])
-    cases = _cases(op, words)
-    measured = [_measured(case, place, words["mode"]) for case in cases]
-    lines, model = [line for line, _ in measured], measured[-1][1]
-    topology = model.executable.topology
-    where = {
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": model.executable.placement.strategy,
+    written = {
+        "--report-to-json-file": words["report_file"],
+        "--report-to-csv-file": words["csv_file"],
+        "--plot": words["plot"],
     }
-    if words["report_file"]:
-        text = json.dumps(report.as_json(lines, where))
-        write_whole(words["report_file"], f"{text}\n".encode())
-    heading = f"{lines[0].case.operator.name}: {model.executable.placement.ranks} ranks on "
-    heading += f"{topology.nodes} x {topology.name}, lnc {topology.lnc}, {where['placement']}"
-    reply.give(
-        fields=lambda: report.as_json(lines, where),
-        text=lambda: report.as_text(lines, heading, show_algorithm=words["show_algorithm"]),
+    if any(written.values()):
+        read = [words["measured_file"]] if words["measured_file"] else []
+        check_outputs_of(written, place, read)
+        for file in filter(None, written.values()):
+            check_target(file)
+    if words["plot"]:
+        check_can_plot()
+    operator = _operator(op)
+    names, places = _places(operator, place, words["sweep"])
+    placement = place_on(place_of(places[0]), words["ranks"])
+    first = _case(operator, words)
+    points, others = _points(words["measured_file"], first, placement)
+    cases = _cases(first, words, points)
+    layout = sweep.Layout(
+        algorithm=words["show_algorithm"] or len(names) > 1,
+        sides=words["show_input_output_size"],
+        runs=words["stats"],
+        compared=words["measured_file"] is not None,
     )
-    reply.warn(model.warnings)
+    heading = _heading(first, placement)
+    rows: list[SweepRow] = []
+    for row, model in _rows(reply, cases, names, places, words):
+        if points:
+            from ncc_runtime.calibration.measured_files import time_of
+
+            measured = time_of(points, row.size_bytes) or time_of(points, row.case.size_bytes)
+            row = attrs.evolve(row, measured_us=measured)
+        if not rows:
+            reply.say(heading)
+            reply.say(layout.head())
+        reply.say(layout.line(row))
+        reply.warn(model.warnings)
+        rows.append(row)
+    where = placement.as_json()
+    used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
+    left_out = others + sum(point.size_bytes not in used for point in points)
+    comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)
+    closing = sweep.closing_lines(rows)
+    closing += [each.as_text() for each in comparisons]
+    if comparisons:
+        where["comparisons"] = [each.as_json() for each in comparisons]
+    elif words["measured_file"]:
+        known = ", ".join(f"{number} B" for number in sorted({p.size_bytes for p in points})[:8])
+        reply.warn(
+            [
+                Notice(
+                    "none-measured",
+                    f"{words['measured_file']} has no row of these sizes; it has {known}",
+                    "docs/collectives.md#bench",
+                )
+            ]
+        )
+    if words["report_file"]:
+        text = json.dumps(sweep.as_report(rows, where, layout))
+        write_whole(words["report_file"], f"{text}\n".encode())
+    if words["csv_file"]:
+        write_whole(words["csv_file"], sweep.as_csv(rows, layout).encode())
+    if words["plot"]:
+        write_whole(words["plot"], plotted(rows, heading, words["plot"]))
+    reply.give(
+        fields=lambda: sweep.as_json(rows, where),
+        text=lambda: "\n".join(closing),
+    )
 
 
-def _cases(op: str, words: dict[str, Any]) -> "Sequence[Case]":
-    from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, sizes
+def _operator(op: str) -> "Operator":
+    from ncc_runtime.report.bench import OPERATORS
 
     if op not in OPERATORS:
         raise click.UsageError(f"no operator {op!r}; there are {', '.join(OPERATORS)}")
+    return OPERATORS[op]
+
+
+def _places(
+    operator: "Operator", place: PlaceWords, given: Sequence[str]
+) -> tuple[list[str], list[PlaceWords]]:
+    """The algorithms to go through, "" for the chosen one, and placement options for each."""
+    from ncc_runtime.report.bench import OPERATORS
+
+    names: list[str] = []
+    forced: dict[str, str] = {}  # of other operators, which change nothing here
+    for word in given:
+        head, equals, rest = word.partition("=")
+        if not equals or word.startswith(PLAN_PREFIX):
+            names += word.split(",")
+        elif head == operator.op.value or OPERATORS.get(head) is operator:
+            names += rest.split(",")
+        else:
+            forced[head] = rest
+    for name in names:
+        if not name:
+            raise click.UsageError(f"{','.join(given)!r} has no algorithm between its commas")
+        if names.count(name) > 1:
+            raise click.UsageError(f"algorithm {name} is given twice")
+    names = names or [""]
+    places = []
+    for name in names:
+        chosen = {**forced, operator.op.value: name} if name else forced
+        algorithms, plans = plans_apart(chosen, place.plans)
+        places.append(attrs.evolve(place, algorithms=algorithms, plans=plans))
+        place_of(places[-1])  # unknown names are wrong usage, before any row
+    return names, places
+
+
+def _case(operator: "Operator", words: Mapping[str, Any]) -> "Case":
+    """The case of the least size."""
+    from ncc_runtime.neff.placeholder import CollectiveOp
+    from ncc_runtime.report.bench import DTYPES, Case, checked_groups, checked_pairs
+
     if words["dtype"] not in DTYPES:
         raise click.UsageError(f"no type {words['dtype']!r}; there are {', '.join(DTYPES)}")
+    is_permute = operator.op is CollectiveOp.PERMUTE
+    if words["groups"] is not None and is_permute:
+        raise click.UsageError(f"{operator.name} has pairs, --custom-src-target-pairs, no groups")
+    if words["pairs"] is not None and not is_permute:
+        raise click.UsageError(f"{operator.name} has groups, --custom-replica-groups, no pairs")
+    ranks, runs = words["ranks"], words["iterations"]
+    groups, pairs = words["groups"], words["pairs"]
+    return Case(
+        operator,
+        ranks,
+        DTYPES[words["dtype"]],
+        DEFAULT_BYTES if words["least"] is None else words["least"],
+        (RUNS_FOR_STATISTICS if words["stats"] else 1) if runs is None else runs,
+        () if groups is None else checked_groups(groups, ranks),
+        () if pairs is None else checked_pairs(pairs, ranks),
+    )
+
+
+def _points(
+    path: str | None, case: "Case", placement: "Placement"
+) -> "tuple[list[MeasuredPoint], int]":
+    """What was measured of the same operator, type, ranks and machine, and how much else was."""
+    if path is None:
+        return [], 0
+    from ncc_runtime.calibration.measured_files import read_points
+    from ncc_runtime.errors import InputError
+
+    points = read_points(path)
+    own = [point for point in points if point.is_of(case, placement.topology)]
+    if not own:
+        one = points[0]
+        said = [f"{key} {value}" for key, value in attrs.asdict(one).items() if value is not None]
+        raise InputError(
+            f"{path}: no row is of this operator, type, number of ranks and machine; its first is "
+            f"of {', '.join(said)}"
+        )
+    return own, len(points) - len(own)
+
+
+def _cases(
+    first: "Case", words: Mapping[str, Any], points: "Sequence[MeasuredPoint]"
+) -> "list[Case]":
+    """A case of each size: those of the options, or those that were measured."""
+    from ncc_runtime.report.bench import sizes
+
     if words["factor"] is not None and words["step"] is not None:
         raise click.UsageError("-f and -i exclude each other")
-    least = DEFAULT_BYTES if words["least"] is None else words["least"]
-    most = least if words["most"] is None else words["most"]
-    if not 0 < least <= most:
-        raise click.UsageError(f"sizes go from {least} to {most} bytes, which are none")
-    if words["step"] == 0:
-        raise click.UsageError("-i 0 leads nowhere")
-    operator, dtype = OPERATORS[op], DTYPES[words["dtype"]]
-    return [
-        Case(operator, words["ranks"], dtype, size_bytes, words["iterations"])
-        for size_bytes in sizes(least, most, words["factor"], words["step"])
-    ]
+    if points and words["least"] is None and words["most"] is None:
+        chosen = sorted({point.size_bytes for point in points})
+    else:
+        least, most = first.size_bytes, words["most"]
+        most = least if most is None else most
+        if not 0 < least <= most:
+            raise click.UsageError(f"sizes go from {least} to {most} bytes, which are none")
+        if words["step"] == 0:
+            raise click.UsageError("-i 0 leads nowhere")
+        chosen = list(sizes(least, most, words["factor"], words["step"]))
+    return [attrs.evolve(first, size_bytes=size_bytes) for size_bytes in chosen]
 
 
-def _measured(case: "Case", place: PlaceWords, mode: str | None) -> "tuple[Measured, Model]":
+def _rows(
+    reply: Reply,
+    cases: "Sequence[Case]",
+    names: Sequence[str],
+    places: Sequence[PlaceWords],
+    words: Mapping[str, Any],
+) -> "Iterator[tuple[SweepRow, Model]]":
+    """Rows as they are computed. Of several algorithms one that cannot run has none.
+
+    LoweringError if no algorithm can run any case.
+    """
+    refused: dict[str, list[LoweringError]] = {}
+    is_any = False
+    for case in cases:
+        for name, place in zip(names, places, strict=True):
+            try:
+                row, model = _predicted(case, place, words["mode"], is_spread=words["stats"])
+                if name.startswith(PLAN_PREFIX):  # a plan may be called like an algorithm
+                    row = attrs.evolve(row, algorithm=f"{PLAN_PREFIX}{Path(name).name}")
+                yield attrs.evolve(row, forced=name), model
+                is_any = True
+            except LoweringError as error:
+                if len(names) == 1:
+                    raise
+                refused.setdefault(name, []).append(error)
+    if not is_any:
+        raise next(iter(refused.values()))[0]
+    for errors in refused.values():
+        many = f" ({len(errors)} of {len(cases)} sizes)" if len(cases) > 1 else ""
+        reply.warn([Notice("no-rows", f"{errors[0]}{many}", "docs/collectives.md#bench")])
+
+
+def _predicted(
+    case: "Case", place: PlaceWords, mode: str | None, *, is_spread: bool
+) -> "tuple[SweepRow, Model]":
     """The price of the case where it is placed; a run, with values, only to check them."""
     import numpy as np
 
-    from ncc_runtime.report import bench as report
-    from ncc_runtime.report.bench import program_of_case
+    from ncc_runtime.report import bench as cases
+    from ncc_runtime.report import sweep
 
     # without a check one run is enough, as the clock times each of them alike
-    timed = case if mode is not None else attrs.evolve(case, iterations=1)
-    model = filled(program_of_case(timed), place, place_of(place), times_only=mode is None)
+    is_repeated = mode is not None or is_spread
+    timed = case if is_repeated else attrs.evolve(case, iterations=1)
+    model = filled(cases.program_of_case(timed), place, place_of(place), times_only=mode is None)
+    row = attrs.evolve(sweep.predicted(case, model.executable), checked=mode)
     if mode is not None:
-        given = report.operands(case, mode, np.random.default_rng(0))
-        run = model.run([given], clock=False)
-        report.check(case, given, run.outputs[0])
-    return report.measured(case, model.executable, mode), model
+        given = cases.operands(case, mode, np.random.default_rng(0))
+        run = model.run([given], clock=is_spread)
+        cases.check(case, given, run.outputs[0])
+    elif is_spread:
+        run = model.run(values=False, verify=False)
+    if is_spread:
+        times = tuple(each.time_us for each in run.collectives if each.time_us is not None)
+        row = attrs.evolve(row, runs_us=times)
+    return row, model
+
+
+def _heading(case: "Case", placement: "Placement") -> str:
+    groups = f" in {len(case.groups)} groups of {case.members}" if len(case.groups) > 1 else ""
+    return f"{case.operator.name}: {placement.ranks} ranks{groups} on {placement.where}"

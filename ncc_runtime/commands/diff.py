@@ -18,6 +18,7 @@ from ncc_runtime.commands.options import (
     strict_option,
     trip_counts,
 )
+from ncc_runtime.options import plans_apart
 
 
 @click.command(
@@ -51,14 +52,9 @@ def diff(reply: Reply, program: Sequence[str], places: Sequence[str], **words: A
 
     if len(places) != 2:
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
+    algorithms, plans = plans_apart(words["algorithms"], ())
     sides = [
-        PlaceWords(
-            on,
-            {},
-            words["algorithms"],
-            words["strict"],
-            ignore_memory=words["ignore_memory"],
-        )
+        PlaceWords(on, {}, algorithms, words["strict"], plans, words["ignore_memory"])
         for on in places
     ]
     targets = [place_of(place) for place in sides]

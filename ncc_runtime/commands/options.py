@@ -10,12 +10,14 @@ import click
 
 from ncc_runtime.command_line import check_written
 from ncc_runtime.commands import completion
-from ncc_runtime.errors import LoweringError, PlacementError
+from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
+from ncc_runtime.options import plans_apart
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import PlaceOptions
     from ncc_runtime.runtime import Model
+    from ncc_runtime.topology.fault_names import NamedFault
 
 
 @attrs.frozen
@@ -30,14 +32,19 @@ class PlaceWords:
     ignore_memory: bool = False
 
 
+_MOST_SIZE_DIGITS = 15  # no machine has more bytes, and int() would take its time
+
+
 def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts."""
+    """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts; `KiB` says the same."""
     if text is None:
         return None
     upper = text.upper().removesuffix("B")
+    if upper[-2:] in ("KI", "MI", "GI"):
+        upper = upper[:-1]
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
     digits = upper[:-1] if factor > 1 else upper
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_SIZE_DIGITS):
         raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
     return int(digits) * factor
 
@@ -52,6 +59,22 @@ def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> 
             raise click.BadParameter(f"{op} is given twice: {chosen[op]} and {name}")
         chosen[op] = name
     return chosen
+
+
+def json_word(_: click.Context, parameter: click.Parameter, word: str | None) -> object:
+    """A JSON text, or the value in the file of that name."""
+    if word is None:
+        return None
+    from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
+
+    is_text = word.lstrip()[:1] in ("[", "{")
+    source = parameter.opts[0] if is_text else word
+    try:
+        return json_of(word if is_text else read_file(word, MOST_JSON_BYTES))
+    except OSError as error:
+        raise InputError(f"{source}: {reason_of(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{source}: not JSON: {str(error).lower()}") from error
 
 
 def trip_counts(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, int]:
@@ -71,7 +94,7 @@ algorithm_option = click.option(
     multiple=True,
     callback=_algorithms,
     shell_complete=completion.algorithm,
-    help="Force an algorithm for an operator; once for each operator.",
+    help="Force an algorithm for an operator, or a plan: all-reduce=plan:FILE; once for each.",
 )
 
 plan_option = click.option(
@@ -94,8 +117,47 @@ ignore_memory_option = click.option(
 )
 
 
-def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where to place, the same on every command, passed on as `place`."""
+def _faults(
+    _: click.Context, parameter: click.Parameter, words: Sequence[str]
+) -> "tuple[NamedFault, ...]":
+    if not words:
+        return ()
+    from ncc_runtime.topology import fault_names
+
+    read = fault_names.down if parameter.name == "down" else fault_names.slow
+    try:
+        return tuple(read(word) for word in words)
+    except TopologyError as error:
+        raise click.UsageError(str(error)) from error
+
+
+down_option = click.option(
+    "--down",
+    metavar="LINK",
+    multiple=True,
+    callback=_faults,
+    help="A link that is down: c0-c1, one way c0>c1 or c0.E; once for each.",
+)
+
+slow_option = click.option(
+    "--slow",
+    metavar="NAME=RATE",
+    multiple=True,
+    callback=_faults,
+    help="A link or physical core that is slow: c0-c1=50%, c0.E=64GB/s, c5.core0=50%.",
+)
+
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def place_options(
+    command: Callable[..., None], algorithm: Decorator = algorithm_option
+) -> Callable[..., None]:
+    """The options that say where to place, the same on every command, passed on as `place`.
+
+    A command that reads the option `--algorithm` in its own way gives it, and gets its value.
+    """
 
     @click.option(
         "--topology",
@@ -124,7 +186,9 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         shell_complete=completion.place,
         help="In one word: trn2.48xlarge,nodes=2,lnc=1.",
     )
-    @algorithm_option
+    @down_option
+    @slow_option
+    @algorithm
     @plan_option
     @strict_option
     @ignore_memory_option
@@ -132,14 +196,11 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     def collecting(on: str | None, **rest: Any) -> None:
         words = {name: rest.pop(name) for name in ("topology", "nodes", "placement", "lnc")}
         given = {name: word for name, word in words.items() if word is not None}
-        place = PlaceWords(
-            on,
-            given,
-            rest.pop("algorithms"),
-            rest.pop("strict"),
-            rest.pop("plans"),
-            rest.pop("ignore_memory"),
-        )
+        if faults := (*rest.pop("down"), *rest.pop("slow")):
+            given["faults"] = faults
+        algorithms, plans = plans_apart(rest.pop("algorithms", {}), rest.pop("plans"))
+        strict, ignore_memory = rest.pop("strict"), rest.pop("ignore_memory")
+        place = PlaceWords(on, given, algorithms, strict, plans, ignore_memory)
         command(place=place, **rest)
 
     return collecting
@@ -149,8 +210,10 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
     """The placement options as an object; unknown words are wrong usage."""
     from ncc_runtime.placement import PlaceOptions, parse_on
 
-    if place.on is not None and place.words:
-        raise click.UsageError(f"--on and --{', --'.join(place.words)} say the same thing")
+    words = dict(place.words)
+    faults = words.pop("faults", ())
+    if place.on is not None and words:
+        raise click.UsageError(f"--on and --{', --'.join(words)} say the same thing")
     try:
         if place.algorithms:  # whether one suits a group is only seen later
             from ncc_runtime.collectives.choose import check_forced
@@ -159,8 +222,9 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
     except LoweringError as error:
         raise click.UsageError(str(error)) from error
     try:
-        where = PlaceOptions(**place.words) if place.on is None else parse_on(place.on)
-    except PlacementError as error:
+        where = PlaceOptions(**words) if place.on is None else parse_on(place.on)
+        where = attrs.evolve(where, faults=(*where.faults, *faults))
+    except (PlacementError, TopologyError) as error:
         raise click.UsageError(str(error)) from error
     known_placement(where.placement)
     return where

@@ -6,7 +6,7 @@ import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
-from ncc_runtime.commands.options import known_placement
+from ncc_runtime.commands.options import down_option, known_placement, slow_option
 
 
 @click.group(
@@ -67,6 +67,8 @@ def topology_list(reply: Reply) -> None:
     shell_complete=completion.placement,
     help="How --ranks are placed.",
 )
+@down_option
+@slow_option
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
 @replying
 def topology_show(
@@ -83,7 +85,8 @@ def topology_show(
     if svg is not None:
         check_written({"--svg": svg}, [name, where["placement"]])
         check_target(svg)
-    built = build(name, where["nodes"], where["lnc"])
+    faults = (*where["down"], *where["slow"])
+    built = build(name, where["nodes"], where["lnc"], faults)
     placed = place(built, ranks, where["placement"]) if ranks else None
     if svg is not None:
         write_whole(svg, as_svg(built, placed).encode())

@@ -5,6 +5,7 @@ shape. `check` has the rules about how fields relate.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import msgspec
@@ -126,6 +127,15 @@ def files_of(program: Program) -> dict[str, bytes]:
     }
     document = msgspec.json.encode(_definition(program), order="sorted")
     return {DEFINITION: document, **dict(sorted({**constants, **columns}.items()))}
+
+
+def definition_fields(program: Program) -> dict[str, Any]:
+    """What `def.json` says, as dictionaries, lists and scalars; without the names of files."""
+    fields: dict[str, Any] = msgspec.to_builtins(_definition(program))
+    del fields["engines"]
+    for var in fields["var"]:
+        del var["file_name"]
+    return fields
 
 
 def _constant_file(buffer: int) -> str:

@@ -11,9 +11,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ncc_runtime.neff.document import definition_fields
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
@@ -241,6 +243,47 @@ def queue_cells(program: Program, engine: Engine) -> Iterator[Cells]:
             _comment(program, row),
         ]
         depth += row.opcode in (LOOP, TEST, CASE)
+
+
+def instruction_fields(program: Program, engine: Engine) -> Iterator[dict[str, Any]]:
+    """The instructions of a queue as data: ids of tensors, names of semaphores, sizes in bytes."""
+    blocks = _block_rows(program)
+    for pc, row in enumerate(program.queues.get(engine, ())):
+        wait, post = row.wait_sem != NONE, row.post_sem != NONE
+        is_control = row.opcode in CONTROL and row.attribute in blocks
+        origin = program.origins[row.origin] if row.origin != NONE else None
+        has_attributes = row.attribute != NONE and not is_control
+        yield {
+            "pc": pc,
+            "op": row.opcode,
+            "results": list(row.results),
+            "operands": list(row.operands),
+            "attributes": dict(program.attributes[row.attribute]) if has_attributes else {},
+            "block": blocks[row.attribute] if is_control else None,
+            "placeholder": row.placeholder if row.placeholder != NONE else None,
+            "wait": {"semaphore": program.semaphores[row.wait_sem].name, "value": row.wait_value}
+            if wait
+            else None,
+            "post": [{"semaphore": program.semaphores[row.post_sem].name, "rank": None}]
+            if post
+            else [],
+            "node": origin and origin.node,
+            "source": origin and origin.place,
+            **{column: getattr(row, column) for column in _COSTS},
+        }
+
+
+def as_json(program: Program, constants: bool = True) -> dict[str, Any]:
+    """What `nccc list --json` prints: the listing, its tables, and the queues row by row."""
+    return {
+        "listing": print_program(program, constants).splitlines(),
+        "program": definition_fields(program),
+        "queues": [
+            {"name": engine.value, "rows": list(instruction_fields(program, engine))}
+            for engine in ENGINES
+            if engine in program.queues
+        ],
+    }
 
 
 def _block_rows(program: Program) -> Mapping[int, int]:

@@ -1,23 +1,16 @@
-"""`nccrt bench`: time, bandwidth and algorithm of one collective, size by size.
+"""The cases of `nccrt bench`: programs of one collective, what ranks give, what they must get.
 
-A program of one collective is made for each size, through the contract. Time is the clock's, from
-the first rank's start to the last one's end, as `nccrt run` has it for a collective; the launch is
-not part of it. Columns and factors are nccom-test's. Source: AWS Neuron SDK docs, nccom-test.rst.
+A program is made for each size, through the contract. Operators, types and factors are
+nccom-test's. Source: AWS Neuron SDK docs, nccom-test.rst.
 """
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import attrs
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.clock.clock import collective_ps
-from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff import container
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
@@ -34,7 +27,9 @@ from ncc_runtime.neff.program import (
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import Instr, InstrTable
-from ncc_runtime.report.run import SCHEMA
+
+Groups = tuple[tuple[int, ...], ...]
+Pairs = tuple[tuple[int, int], ...]
 
 
 @attrs.frozen
@@ -46,7 +41,7 @@ class Operator:
     is_exchange: bool = False  # neighbours in pairs, not a ring of all ranks
 
     def wire_share(self, ranks: int) -> float:
-        """busbw / algbw, as nccom-test has it."""
+        """busbw / algbw of groups of that many ranks, as nccom-test has it."""
         if self.op is CollectiveOp.PERMUTE:
             return 1.0
         steps = 2 if self.op is CollectiveOp.ALL_REDUCE else 1
@@ -87,25 +82,37 @@ DTYPES: Mapping[str, DType] = MappingProxyType(
 
 @attrs.frozen
 class Case:
-    """One measurement: an operator over all ranks, `size_bytes` on the larger side of a rank."""
+    """One row: an operator over all ranks or in groups, `size_bytes` on a rank's larger side."""
 
     operator: Operator
     ranks: int
     dtype: DType
     size_bytes: int
     iterations: int = 1
+    custom_groups: Groups = ()  # of equal size, each rank in one; none: one group of all
+    custom_pairs: Pairs = ()  # of a permute, (source, target); none: those of the operator
+
+    @property
+    def groups(self) -> Groups:
+        """The replica groups, or one of all ranks."""
+        return self.custom_groups or (tuple(range(self.ranks)),)
+
+    @property
+    def members(self) -> int:
+        """Ranks of a group."""
+        return len(self.groups[0])
 
     @property
     def chunk(self) -> int:
         """Elements of one rank's share where buffers are cut into equal shares, at least one."""
-        return max(1, self.size_bytes // (self.dtype.size_bytes * self.ranks))
+        return max(1, self.size_bytes // (self.dtype.size_bytes * self.members))
 
     @property
     def elements(self) -> int:
         """Elements of the larger side: as many as fit `size_bytes`, at least one of each share."""
         if self.operator.op in (CollectiveOp.ALL_REDUCE, CollectiveOp.PERMUTE):
             return max(1, self.size_bytes // self.dtype.size_bytes)
-        return self.chunk * self.ranks
+        return self.chunk * self.members
 
     @property
     def operand_elements(self) -> int:
@@ -121,24 +128,78 @@ class Case:
     @property
     def table(self) -> bytes:
         """Of an operator of variable size, its metadata: all slots are full."""
-        columns = np.arange(self.ranks, dtype="<u4")
+        columns = np.arange(self.members, dtype="<u4")
         is_gather = self.operator.op is CollectiveOp.ALL_GATHER_V
         full = np.full_like(columns, self.chunk)
         return np.stack([full, columns * (0 if is_gather else self.chunk), full]).tobytes()
 
     @property
-    def pairs(self) -> tuple[tuple[int, int], ...]:
-        """(source, target): a ring, or ranks 2k and 2k+1 to each other (assumed)."""
+    def pairs(self) -> Pairs:
+        """(source, target): the custom ones, a ring, or ranks 2k and 2k+1 (assumed)."""
         if self.operator.op is not CollectiveOp.PERMUTE:
             return ()
+        if self.custom_pairs:
+            return self.custom_pairs
         if self.operator.is_exchange:
             return tuple((rank, rank ^ 1) for rank in range(self.ranks))
         return tuple((rank, (rank + 1) % self.ranks) for rank in range(self.ranks))
 
 
+def checked_groups(document: object, ranks: int) -> Groups:
+    """Replica groups of equal size, each rank in one of them; InputError for anything else.
+
+    `document` is a list of lists of ranks, or an object whose only value that is.
+    """
+    groups = tuple(tuple(group) for group in _rows_of(document, "replica groups", ranks))
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1 or min(sizes) < 2:
+        said = ", ".join(str(size) for size in sorted(sizes))
+        raise InputError(f"replica groups have equal sizes of at least 2 ranks, not {said}")
+    seen: dict[int, int] = {}
+    for number, group in enumerate(groups):
+        for rank in group:
+            if rank in seen:
+                raise InputError(f"rank {rank} is twice in groups {seen[rank]} and {number}")
+            seen[rank] = number
+    missing = [rank for rank in range(ranks) if rank not in seen]
+    if missing:
+        raise InputError(f"rank {missing[0]} of {ranks} is in no group ({len(missing)} are not)")
+    return groups
+
+
+def checked_pairs(document: object, ranks: int) -> Pairs:
+    """(source, target) pairs, each rank a source and a target at most once; InputError else."""
+    pairs = []
+    for number, row in enumerate(_rows_of(document, "source-target pairs", ranks)):
+        if len(row) != 2:
+            raise InputError(f"pair {number}: {row} is not [source, target]")
+        pairs.append((row[0], row[1]))
+    for side, what in enumerate(("source", "target")):
+        seen: dict[int, int] = {}
+        for number, pair in enumerate(pairs):
+            other = seen.setdefault(pair[side], number)
+            if other != number:
+                raise InputError(f"rank {pair[side]} is the {what} of pairs {other} and {number}")
+    return tuple(pairs)
+
+
+def _rows_of(document: object, what: str, ranks: int) -> list[list[int]]:
+    rows = document
+    if isinstance(document, dict) and len(document) == 1:
+        (rows,) = document.values()
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, list) for row in rows):
+        raise InputError(f"{what} are a list of lists of ranks, such as [[0, 1], [2, 3]]")
+    for number, row in enumerate(rows):
+        for rank in row:
+            if type(rank) is not int or not 0 <= rank < ranks:
+                fact = f"{rank!r} is no rank of 0 to {ranks - 1}"
+                raise InputError(f"{what}: row {number}: {fact}")
+    return rows
+
+
 def program_of_case(case: Case) -> Program:
     """The case as a checked program: its collective `iterations` times over the same buffers."""
-    if case.operator.is_exchange and case.ranks % 2:
+    if case.operator.is_exchange and case.ranks % 2 and not case.custom_pairs:
         raise InputError(f"sendrecv is between pairs of ranks; {case.ranks} ranks are not even")
     element_bytes = case.dtype.size_bytes
     operand = Buffer("in", BufferKind.INPUT, case.operand_elements * element_bytes, 0)
@@ -148,7 +209,7 @@ def program_of_case(case: Case) -> Program:
     hbm_bytes = -(-result.end // ALIGNMENT) * ALIGNMENT
     if case.operator.op.is_counted:
         buffers.append(Buffer("table", BufferKind.CONSTANT, len(case.table), hbm_bytes))
-        tensors.append(Tensor("table", BufferId(2), DType.U32, (3, case.ranks)))
+        tensors.append(Tensor("table", BufferId(2), DType.U32, (3, case.members)))
         constants[BufferId(2)] = case.table
         hbm_bytes = -(-buffers[-1].end // ALIGNMENT) * ALIGNMENT
     queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
@@ -186,36 +247,11 @@ def _placeholder(case: Case, number: int) -> Placeholder:
         operands=(0,),
         results=(1,),
         reduction=Reduction.ADD if op.reduces else None,
-        groups=() if op is CollectiveOp.PERMUTE else (tuple(range(case.ranks)),),
+        groups=() if op is CollectiveOp.PERMUTE else case.groups,
         pairs=case.pairs,
         counts=(2,) if op.is_counted else (),
         name=f"{case.operator.name}.{number}",
     )
-
-
-WIDTH = 120
-
-
-@attrs.frozen
-class Measured:
-    """One line of a bench."""
-
-    case: Case
-    algorithm: str
-    time_us: float
-    checked: str | None  # the mode of the check that it passed
-
-    @property
-    def size_bytes(self) -> int:
-        return self.case.elements * self.case.dtype.size_bytes
-
-    @property
-    def algbw_gb_per_s(self) -> float:
-        return self.size_bytes / self.time_us / 1e3 if self.time_us else 0.0
-
-    @property
-    def busbw_gb_per_s(self) -> float:
-        return self.algbw_gb_per_s * self.case.operator.wire_share(self.case.ranks)
 
 
 def sizes(least: int, most: int, factor: int | None, step: int | None) -> Iterator[int]:
@@ -240,8 +276,8 @@ def check(case: Case, given: np.ndarray, results: np.ndarray) -> None:
     exact = case.dtype.is_integer or not case.operator.op.reduces
     wide = np.int64 if case.dtype.is_integer else np.float64
     error = np.abs(results.astype(wide) - expected.astype(wide))
-    # sums of non-negative numbers: each of at most `ranks` additions rounds once
-    tolerance = 0.0 if exact else case.ranks * _epsilon(case.dtype)
+    # sums of non-negative numbers: each of fewer additions than members rounds once
+    tolerance = 0.0 if exact else case.members * _epsilon(case.dtype)
     wrong = ~(error <= tolerance * np.abs(expected.astype(np.float64)))
     if wrong.any():
         rank, element = (int(at[0]) for at in np.nonzero(wrong))
@@ -249,8 +285,11 @@ def check(case: Case, given: np.ndarray, results: np.ndarray) -> None:
             f"{case.operator.name} of {case.size_bytes} bytes: rank {rank} element {element} is "
             f"{results[rank, element]}, expected {expected[rank, element]}"
         )
-    if case.operator.op is CollectiveOp.ALL_REDUCE and (results != results[:1]).any():
-        raise InputError(f"{case.operator.name} of {case.size_bytes} bytes: the ranks differ")
+    if case.operator.op is CollectiveOp.ALL_REDUCE:
+        for group in case.groups:
+            if (results[list(group)] != results[group[0]]).any():
+                fact = f"{case.operator.name} of {case.size_bytes} bytes: the ranks differ"
+                raise InputError(fact)
 
 
 def _epsilon(dtype: DType) -> float:
@@ -262,74 +301,35 @@ def _epsilon(dtype: DType) -> float:
 
 def _expected(case: Case, given: np.ndarray) -> np.ndarray:
     """The results, [ranks, elements]; sums in 64 bits, wrapped to the integer type."""
-    op, ranks = case.operator.op, case.ranks
-    if op is CollectiveOp.PERMUTE:
+    if case.operator.op is CollectiveOp.PERMUTE:
         results = np.zeros_like(given)
         for source, target in case.pairs:
             results[target] = given[source]
         return results
+    of_groups = [_expected_of_group(case, given[list(group)]) for group in case.groups]
+    results = np.empty((case.ranks, case.result_elements), of_groups[0].dtype)
+    for group, of_group in zip(case.groups, of_groups, strict=True):
+        results[list(group)] = of_group
+    return results
+
+
+def _expected_of_group(case: Case, given: np.ndarray) -> np.ndarray:
+    """The results of one group's members, from what they give."""
+    op, members = case.operator.op, case.members
     if op in (CollectiveOp.ALL_GATHER, CollectiveOp.ALL_GATHER_V):
-        return np.broadcast_to(given.reshape(-1), (ranks, given.size))
+        return np.broadcast_to(given.reshape(-1), (members, given.size))
     if op in (CollectiveOp.ALL_TO_ALL, CollectiveOp.ALL_TO_ALL_V):
-        chunks = given.reshape(ranks, ranks, -1)
-        return chunks.swapaxes(0, 1).reshape(ranks, -1)
+        chunks = given.reshape(members, members, -1)
+        return chunks.swapaxes(0, 1).reshape(members, -1)
     wide = np.int64 if case.dtype.is_integer else np.float64
     total = given.astype(wide).sum(axis=0)
     if case.dtype.is_integer:
         total = total.astype(case.dtype.numpy)
     if op is CollectiveOp.ALL_REDUCE:
         return np.broadcast_to(total, given.shape)
-    return total.reshape(ranks, -1)
-
-
-def measured(case: Case, executable: Executable, mode: str | None) -> Measured:
-    """The line of a case, whose program is placed and filled: by what, and its time."""
-    return Measured(case, executable.lowered[0].name, collective_ps(executable) / 1e6, mode)
-
-
-def as_json(lines: Sequence[Measured], place: Mapping[str, Any]) -> dict[str, Any]:
-    """The object of `--json` and of the report file."""
-    return {"schema": SCHEMA, **place, "results": [_json_line(line) for line in lines]}
-
-
-def _json_line(line: Measured) -> dict[str, Any]:
-    return {
-        "op": line.case.operator.name,
-        "size_bytes": line.size_bytes,
-        "count_elems": line.case.elements,
-        "type": type_name(line.case.dtype),
-        "ranks": line.case.ranks,
-        "iterations": line.case.iterations,
-        "time_us": line.time_us,
-        "algbw_gb_per_s": line.algbw_gb_per_s,
-        "busbw_gb_per_s": line.busbw_gb_per_s,
-        "algorithm": line.algorithm,
-        "check": line.checked,
-    }
+    return total.reshape(members, -1)
 
 
 def type_name(dtype: DType) -> str:
     """nccom-test's name of a type."""
     return next(name for name, known in DTYPES.items() if known is dtype)
-
-
-def as_text(lines: Sequence[Measured], heading: str, *, show_algorithm: bool) -> str:
-    """The table that `nccrt bench` prints."""
-    out = io.StringIO()
-    console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
-    console.print(heading)
-    table = Table(box=None, pad_edge=False)
-    columns = ["size(B)", "count(elems)", "type", "time(us)", "algbw(GB/s)", "busbw(GB/s)"]
-    columns += ["algorithm"] if show_algorithm else []
-    for column in columns:
-        table.add_column(column, justify="right")
-    for line in lines:
-        figures = (line.time_us, line.algbw_gb_per_s, line.busbw_gb_per_s)
-        cells = [str(line.size_bytes), str(line.case.elements), type_name(line.case.dtype)]
-        cells += [f"{figure:.2f}" for figure in figures]
-        table.add_row(*cells, *([line.algorithm] if show_algorithm else []))
-    console.print(table)
-    passed = {line.checked for line in lines if line.checked}
-    for mode in sorted(passed):
-        console.print(f"check {mode}: every value is as expected")
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

@@ -214,7 +214,7 @@ def as_json(diff: Diff) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": diff.program.name,
         "places": [
-            {**_place(executable), "time_us": time}
+            {**executable.placement.as_json(), "time_us": time}
             for executable, time in zip(diff.executables, diff.times_us, strict=True)
         ],
         "changed": not diff.is_empty,
@@ -229,16 +229,6 @@ def as_json(diff: Diff) -> dict[str, Any]:
             }
             for row in diff.rows
         ],
-    }
-
-
-def _place(executable: Executable) -> dict[str, Any]:
-    topology = executable.topology
-    return {
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": executable.placement.strategy,
     }
 
 
@@ -280,11 +270,8 @@ def as_text(diff: Diff) -> str:
     console.print(f"{diff.program.name}: {diff.program.ranks} ranks")
     both = zip(LETTERS, diff.executables, diff.times_us, strict=True)
     for letter, executable, time in both:
-        topology = executable.topology
-        console.print(
-            f"  {letter}  {topology.nodes} x {topology.name}, lnc {topology.lnc}, "
-            f"{executable.placement.strategy}: predicted time {time:.3f} us"
-        )
+        where = executable.placement.where
+        console.print(f"  {letter}  {where}: predicted time {time:.3f} us", soft_wrap=True)
     changed = [row for row in diff.rows if row.changes]
     if diff.is_empty:
         console.print(f"nothing changes: {why_nothing(diff)}", soft_wrap=True)

@@ -6,7 +6,7 @@ import attrs
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.lowering.executable import Executable
-from ncc_runtime.lowering.listing import list_executable, queue_names
+from ncc_runtime.lowering.listing import ListedQueue, as_text, listed_queues, queue_names
 from ncc_runtime.report import html
 
 
@@ -17,11 +17,13 @@ class Listing:
     - `rank`: whose queues they are
     - `queue`: the only one it has; None for all of the rank
     - `text`: a line for each instruction and run of DMA descriptors
+    - `queues`: the same as data, a queue at a time
     """
 
     rank: int
     queue: str | None
     text: str
+    queues: tuple[ListedQueue, ...] = ()
 
     def __repr__(self) -> str:
         queue = "" if self.queue is None else f", queue {self.queue}"
@@ -31,8 +33,9 @@ class Listing:
         return self.text
 
     def as_dict(self) -> dict[str, Any]:
-        """The object that `nccrt list --json` prints."""
-        return {"listing": self.text.splitlines()}
+        """What `nccrt list --json` prints, without the place."""
+        queues = [queue.as_json() for queue in self.queues]
+        return {"listing": self.text.splitlines(), "ranks": [self.rank], "queues": queues}
 
     def _repr_html_(self) -> str:
         return html.preformatted(self.text)
@@ -45,4 +48,5 @@ def listing_of(executable: Executable, rank: int, queue: str | None = None) -> L
     names = queue_names(executable)
     if queue is not None and queue not in names:
         raise InputError(f"no queue {queue!r}; there are {', '.join(names)}")
-    return Listing(rank, queue, list_executable(executable, rank, queue))
+    listed = listed_queues(executable, [rank], queue)
+    return Listing(rank, queue, as_text(executable, [rank], listed), tuple(listed))

@@ -105,11 +105,9 @@ SCHEMA = 1
 
 def heading(executable: Executable) -> str:
     """The first lines: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`, and the memory."""
-    topology, place = executable.topology, executable.placement
     ignored = ", ignored" if executable.ignores_memory else ""
     return (
-        f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
-        f"{topology.name}, lnc {topology.lnc}, {place.strategy}\n"
+        f"{executable.program.name}: {executable.ranks} ranks on {executable.placement.where}\n"
         f"{memory_text(memory_use(executable))}{ignored}"
     )
 
@@ -122,14 +120,10 @@ def memory_use(executable: Executable) -> MemoryUse:
 
 def facts(executable: Executable) -> dict[str, Any]:
     """The same as the first keys of an object."""
-    topology = executable.topology
     return {
         "schema": SCHEMA,
         "model": executable.program.name,
-        "topology": topology.name,
-        "nodes": topology.nodes,
-        "lnc": topology.lnc,
-        "placement": executable.placement.strategy,
+        **executable.placement.as_json(),
         "ranks": executable.ranks,
         "memory": memory_json(memory_use(executable)),
         "memory_ignored": executable.ignores_memory,

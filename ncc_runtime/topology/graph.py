@@ -22,8 +22,20 @@ from ncc_runtime.topology.fabric import (
     wire,
     with_trunks,
 )
+from ncc_runtime.topology.fault_names import (
+    ActiveFault,
+    NamedFault,
+    active_faults,
+    edges_of,
+    with_faults,
+)
 from ncc_runtime.topology.format.load import load_spec
-from ncc_runtime.topology.format.rows import checked_slowed, link_states, speeds_percent
+from ncc_runtime.topology.format.rows import (
+    checked_slowed,
+    link_states,
+    speeds_percent,
+    with_targets,
+)
 from ncc_runtime.topology.format.spec import (
     ENGINE_NAMES,
     LARGEST,
@@ -283,6 +295,12 @@ class Topology:
         sharing = self.efa.chips_per_adapter * self.ranks_per_chip
         return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
 
+    @property
+    def active_faults(self) -> tuple[ActiveFault, ...]:
+        """What is down or slow, by the names of listings."""
+        switches = self.links.switches[-1][0] + 1 if self.links.switches else 0
+        return tuple(active_faults(self.faults, self.slowed, self.chips_per_node, switches))
+
     def graph(self, node: int | None = None, *, up_only: bool = False) -> "networkx.DiGraph":
         """The wiring as a networkx graph: of all instances, or of one instance alone.
 
@@ -369,17 +387,30 @@ class Topology:
         return node, within, first + np.arange(self.lnc)
 
 
-def build(name_or_path: str, nodes: int = 1, lnc: int | None = None) -> Topology:
-    """`nodes` instances of a preset, alias or TOML file; TopologyError if that is impossible."""
-    return build_spec(load_spec(name_or_path), nodes, lnc)
+def build(
+    name_or_path: str,
+    nodes: int = 1,
+    lnc: int | None = None,
+    faults: Sequence[NamedFault] = (),
+) -> Topology:
+    """`nodes` instances of a preset, alias or TOML file; TopologyError if that is impossible.
+
+    `faults` come on top of those of the file.
+    """
+    return build_spec(load_spec(name_or_path), nodes, lnc, faults)
 
 
-def build_spec(spec: Spec, nodes: int = 1, lnc: int | None = None) -> Topology:
+def build_spec(
+    spec: Spec, nodes: int = 1, lnc: int | None = None, faults: Sequence[NamedFault] = ()
+) -> Topology:
     """`nodes` instances of a specification, which may differ from its file."""
     lnc = _checked_lnc(spec, lnc)
     efa = _efa(spec)
     _check_nodes(spec, nodes, efa)
     wiring = wire(spec)
+    spec = with_faults(spec, wiring, nodes, faults)
+    if spec.faults:
+        spec = with_targets(spec, edges_of(wiring))
     levels = wiring.levels
     return Topology(
         name=spec.name,
@@ -528,11 +559,7 @@ def _core_ports(spec: Spec, levels: Sequence[Level]) -> tuple[str, ...]:
 
 def _links(spec: Spec, wiring: InstanceWiring, nodes: int) -> Links:
     """The links of one instance, repeated with its chips' numbers for every other."""
-    switches = [f"s{number}{half}" for number, half in wiring.switches]
-    ends = [*range(wiring.chips), *switches]
-    src, dst = ([ends[end] for end in side.tolist()] for side in (wiring.src, wiring.dst))
-    edges = list(zip(src, dst, wiring.port, strict=True))
-    states = link_states(spec, edges, nodes, wiring.bandwidth_bytes_per_s)
+    states = link_states(spec, edges_of(wiring), nodes, wiring.bandwidth_bytes_per_s)
     wiring, states = with_trunks(wiring, states)
     fastest = int(states.bandwidth_bytes_per_s.max(initial=0))
     if fastest > LARGEST:

@@ -271,6 +271,39 @@ def test_explain_saves_and_shows_a_plan(tmp_path: Path, capsys):
     assert main(["bench", "all_reduce", "-r", "4", "-b", "64", "--plan", str(path)]) == 0
 
 
+def test_the_name_of_an_algorithm_may_be_a_plan(tmp_path: Path, capsys):
+    neff, path = tmp_path / "model.neff", tmp_path / "plan.json"
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16])
+    container.save(container.pack(program), neff)
+    assert main(["explain", str(neff), "--save-plan", str(path)]) == 0
+    named = {"all-reduce": f"plan:{path}", "all-to-all": "bruck"}
+    assert [file.path for file in load(program, algorithms=named).plans] == [str(path)]
+    word = f"all-reduce=plan:{path}"
+    assert main(["diff", str(neff), "--on", "trn2", "--on", "trn2,lnc=1", "--algorithm", word]) == 0
+    capsys.readouterr()
+    assert main(["explain", str(neff), "--algorithm", word]) == 0
+    assert "chosen: plan:plan.json, forced" in capsys.readouterr().out
+    sweep = ["bench", "all_reduce", "-r", "4", "-b", "64", "--algorithm"]
+    assert main([*sweep, f"ring,plan:{path}", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["results"]
+    assert [row["algorithm"] for row in rows] == ["ring", "plan:plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("word", "fact"),
+    [
+        ("all-reduce=plan:absent.xml", "plan absent.xml: no such file or directory"),
+        ("all-reduce=plan:", "is a directory; give the name of a file"),
+        ("nosuch=plan:absent.xml", "plan absent.xml: no such file or directory"),
+    ],
+)
+def test_a_plan_that_is_not_there_is_refused(tmp_path: Path, capsys, word: str, fact: str):
+    neff = tmp_path / "model.neff"
+    container.save(container.pack(collective_program(CollectiveOp.ALL_REDUCE, 4, [16])), neff)
+    assert main(["explain", str(neff), "--algorithm", word]) == 1
+    assert fact in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("data", [b'{"f\xd8mat": 1}', b'{"format": "\xd8"}'])
 def test_bytes_that_are_no_text_are_refused_wherever_they_stand(data: bytes) -> None:
     with pytest.raises(PlanError, match="not JSON: 'utf-8' codec can't decode byte 0xd8"):

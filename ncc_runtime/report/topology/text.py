@@ -447,7 +447,6 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         "",
         *pictures(topology, placement),
         *_faults(topology),
-        *_slowed(topology),
         "",
         *_core_ports(topology),
         *_aligned(_rank_rows(topology)),
@@ -526,30 +525,12 @@ def as_json(topology: Topology, placement: PlacedRanks | None = None) -> dict[st
 
 
 def _faults(topology: Topology) -> Iterable[str]:
-    """A line for every row of the file that takes a link down or slows it."""
-    if topology.faults:
+    """A line for each link or core that is down or slow, as the file or an option says."""
+    if topology.active_faults:
         yield ""
-    for fault in topology.faults:
-        ends = ((f"c{end}" if isinstance(end, int) else end for end in pair) for pair in fault.ends)
-        links = ", ".join(">".join(pair) for pair in ends)
-        port = f" by {fault.port}" if fault.port else ""
-        where = "every instance" if fault.node is None else f"instance {fault.node}"
-        state = [] if fault.is_down is None else ["down" if fault.is_down else "up"]
-        if fault.bandwidth_bytes_per_s is not None:
-            state.append(f"at {_rate(fault.bandwidth_bytes_per_s)}")
-        yield f"  {links}{port} of {where}: {', '.join(state)} ({fault.source})"
-
-
-def _slowed(topology: Topology) -> Iterable[str]:
-    """A line for each row of the file that slows a core."""
-    if topology.slowed:
-        yield ""
-    for row in topology.slowed:
-        where = "every instance" if row.node is None else f"instance {row.node}"
-        yield (
-            f"  c{row.chip} core {row.core} of {where}: engines at {row.engines_percent} %, "
-            f"DMA at {row.dma_percent} % ({row.source})"
-        )
+    for fault in topology.active_faults:
+        where = " of every instance" if fault.node is None else ""
+        yield f"  {fault.name}{where}: {fault.state} ({fault.source})"
 
 
 def _core_ports(topology: Topology) -> Iterable[str]:

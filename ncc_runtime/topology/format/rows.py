@@ -6,13 +6,16 @@ last and is the network between instances.
 
 A `[[fault]]` takes links down or slows them. It names `from` and `to`, the links one way, or
 `between = [a, b]`, both ways, by the chips' numbers inside an instance, or the names of switches.
-`port` picks one of several links between them, `node` one instance. It says `down = true` or
-`bandwidth_bytes_per_s`, and from what source.
+`port` picks one of several links between them, `node` one instance. It says `down = true`,
+`bandwidth_bytes_per_s` or `percent` of the full rate, and from what source.
 
-A `[[core]]` slows one physical core of a chip: by percents of the full speed its engines and its
-DMA engines. `node` picks one instance.
+A `[[core]]` slows one physical core of a chip: by percents of the full speed its engines, its
+DMA engines or both. `node` picks one instance.
+
+Either may have a `name` instead of numbers: `c0-c1`, `c0>c1`, `c0.E`, `c5.core0`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +26,7 @@ from ncc_runtime.errors import TopologyError
 from ncc_runtime.topology.format.spec import (
     BETWEEN_PORTS,
     LARGEST_CHIPS,
+    LEAST_RATE,
     LEVEL_KEYS,
     Figure,
     Joins,
@@ -246,6 +250,9 @@ def link_states(
         where = slice(None) if fault.node is None else slice(fault.node, fault.node + 1)
         if fault.is_down is not None:
             is_down[where, links] = fault.is_down
+        if fault.percent is not None:
+            slowed = np.asarray(full_rates, np.int64)[links] * fault.percent // 100
+            rates[where, links] = np.maximum(slowed, LEAST_RATE)
         if fault.bandwidth_bytes_per_s is not None:
             rates[where, links] = fault.bandwidth_bytes_per_s
     variant = np.zeros(nodes, np.int32)
@@ -261,44 +268,119 @@ def link_states(
 def _links_of(spec: Spec, row: int, edges: Sequence[Edge]) -> list[int]:
     """The links of an instance that a row means; each of its ends must have one."""
     fault = spec.faults[row]
-    ports = fault.port.split(BETWEEN_PORTS) if fault.port is not None else None
     matching: list[int] = []
-    for source, target in fault.ends:
-        links = [
-            link
-            for link, (here, there, port) in enumerate(edges)
-            if (here, there) == (source, target) and (ports is None or port in ports)
-        ]
+    for ends in fault.ends:
+        links = links_between(edges, ends, fault.port)
         if not links:
+            source, target = ends
             by = f" by port {fault.port}" if fault.port else ""
             start = source if isinstance(source, str) else f"chip {source}"
+            to = "" if target is None else f" to {target}"
             led = dict.fromkeys(
                 f"{there} by {port}" for here, there, port in edges if here == source
             )
             known = ", ".join([*list(led)[:MOST_NAMED], *["…"] * (len(led) > MOST_NAMED)])
             leads = f"its links lead to {known}" if led else "it has no links"
-            reason = f"no link leads from {start} to {target}{by}; {leads}"
-            raise spec.error(f"fault {row}", reason)
+            raise spec.error(f"fault {row}", f"no link leads from {start}{to}{by}; {leads}")
         matching += links
     return matching
 
 
-def read_faults(rows: Sequence[FaultRow]) -> tuple[LinkFault, ...]:
+def links_between(
+    edges: Sequence[Edge], ends: tuple[int | str, int | str | None], port: str | None
+) -> list[int]:
+    """The links from one end to another, or to wherever they lead; by a port, or all."""
+    source, target = ends
+    ports = port.split(BETWEEN_PORTS) if port is not None else None
+    return [
+        link
+        for link, (here, there, by) in enumerate(edges)
+        if here == source and target in (None, there) and (ports is None or by in ports)
+    ]
+
+
+def with_targets(spec: Spec, edges: Sequence[Edge]) -> Spec:
+    """The specification with the targets of faults that name a port alone."""
+    faults = tuple(
+        attrs.evolve(
+            fault,
+            ends=tuple(
+                (source, edges[_links_of(spec, row, edges)[0]][1] if target is None else target)
+                for source, target in fault.ends
+            ),
+        )
+        for row, fault in enumerate(spec.faults)
+    )
+    return attrs.evolve(spec, faults=faults)
+
+
+_LINK_NAME = re.compile(
+    r"(?P<source>c\d{1,9}|s\d{1,9}x?)"
+    r"(\.(?P<port>\w+(&\w+)*)(>(?P<there>c\d{1,9}|s\d{1,9}x?))?"
+    r"|(?P<joint>[->])(?P<target>c\d{1,9}|s\d{1,9}x?))",
+    re.ASCII,
+)
+_CORE_NAME = re.compile(r"c(?P<chip>\d{1,9})\.core(?P<core>\d{1,9})", re.ASCII)
+
+
+@attrs.frozen
+class NamedEnds:
+    """What the name of a link says."""
+
+    ends: tuple[tuple[int | str, int | str | None], ...]  # as in LinkFault
+    port: str | None = None
+
+
+def ends_of_name(name: str) -> NamedEnds | None:
+    """`c0-c1`, `c0>c1`, `c0.E` or `c0.E>c1`, with numbers as they stand; None for another name."""
+    match = _LINK_NAME.fullmatch(name)
+    if match is None:
+        return None
+    source = _end(match["source"])
+    if match["port"] is not None:
+        there = None if match["there"] is None else _end(match["there"])
+        return NamedEnds(((source, there),), match["port"])
+    target = _end(match["target"])
+    one_way = ((source, target),)
+    return NamedEnds(one_way if match["joint"] == ">" else (*one_way, (target, source)))
+
+
+def _end(name: str) -> int | str:
+    if name.startswith("c"):
+        return int(name[1:])
+    return f"s{int(name[1:].removesuffix('x'))}{'x' if name.endswith('x') else ''}"
+
+
+def core_of_name(name: str) -> tuple[int, int] | None:
+    """Chip and physical core of `c5.core0`; None for another name."""
+    match = _CORE_NAME.fullmatch(name)
+    return None if match is None else (int(match["chip"]), int(match["core"]))
+
+
+def read_faults(file: TomlFile, rows: Sequence[FaultRow]) -> tuple[LinkFault, ...]:
     """The rows of a file that follows the schema; links are looked up when the wiring is known."""
-    return tuple(
-        LinkFault(
-            ends=_ends(row),
+    faults = []
+    for number, row in enumerate(rows):
+        named = NamedEnds(_ends(row), row.get("port")) if "name" not in row else None
+        if named is None:
+            named = ends_of_name(row["name"])
+            if named is None or core_of_name(row["name"]) is not None:
+                reason = f"{row['name']!r} is no link, as c0-c1, c0>c1 or c0.E are"
+                raise file.error_at(["fault", number, "name"], f"fault {number}: name", reason)
+        fault = LinkFault(
+            ends=named.ends,
             source=row["source"],
-            port=row.get("port"),
+            port=named.port,
             node=row.get("node"),
             is_down=row.get("down"),
             bandwidth_bytes_per_s=row.get("bandwidth_bytes_per_s"),
+            percent=row.get("percent"),
         )
-        for row in rows
-    )
+        faults.append(fault)
+    return tuple(faults)
 
 
-def _ends(row: FaultRow) -> tuple[tuple[int | str, int | str], ...]:
+def _ends(row: FaultRow) -> tuple[tuple[int | str, int | str | None], ...]:
     """(source, target) once for from and to, both ways for between."""
     if "between" not in row:
         return ((row["from"], row["to"]),)
@@ -332,6 +414,19 @@ def checked_slowed(spec: Spec) -> tuple[SlowedCore, ...]:
     return spec.slowed
 
 
-def read_slowed(rows: Sequence[Mapping[str, Any]]) -> tuple[SlowedCore, ...]:
+def read_slowed(file: TomlFile, rows: Sequence[Mapping[str, Any]]) -> tuple[SlowedCore, ...]:
     """The rows of a file that follows the schema; cores are looked up when they are counted."""
-    return tuple(SlowedCore(**row) for row in rows)
+    slowed = []
+    for number, row in enumerate(rows):
+        fields = dict(row)
+        if "name" in fields:
+            place = core_of_name(name := fields.pop("name"))
+            if place is None:
+                reason = f"{name!r} is no physical core, as c5.core0 is"
+                raise file.error_at(["core", number, "name"], f"core {number}: name", reason)
+            fields["chip"], fields["core"] = place
+        if "percent" in fields:
+            percent = fields.pop("percent")
+            fields |= {"engines_percent": percent, "dma_percent": percent}
+        slowed.append(SlowedCore(**fields))
+    return tuple(slowed)

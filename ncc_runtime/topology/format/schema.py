@@ -159,7 +159,7 @@ def _fault() -> Schema:
     switch = {"type": "string", "pattern": "^s[0-9]+x?$"}
     chip = {"anyOf": [_integer(0, LARGEST_CHIPS), switch], "description": phrase}
     two = {"type": "array", "items": chip, "minItems": 2, "maxItems": 2}
-    ends = "expected from = a and to = b, or between = [a, b]"
+    ends = "expected from = a and to = b, or between = [a, b], or name alone, such as c0-c1"
     properties = {
         "from": chip,
         "to": chip,
@@ -168,34 +168,49 @@ def _fault() -> Schema:
         "node": _numbered(0, LARGEST),
         "down": {"type": "boolean", "description": "true or false"},
         "bandwidth_bytes_per_s": _numbered(LEAST_RATE, LARGEST),
+        "name": {"type": "string", "description": "a link such as c0-c1 or c0.E"},
+        "percent": _numbered(1, 100),
         "source": _source(),
     }
-    one_way, both = {"required": ["from", "to"]}, {"required": ["between"]}
-    state = "neither down nor bandwidth_bytes_per_s is given"
-    some = {"anyOf": [{"required": ["down"]}, {"required": ["bandwidth_bytes_per_s"]}]}
+    numbers = [{"required": ["from", "to"]}, {"required": ["between"]}]
+    named = {"required": ["name"], "not": {"required": ["port"]}}
+    state = "neither down nor bandwidth_bytes_per_s nor percent is given"
+    states = ("down", "bandwidth_bytes_per_s", "percent")
+    some = {"anyOf": [{"required": [word]} for word in states]}
     row = _row(properties, ["source"], "a table")
     return {
         **row,
         "allOf": [
-            {"oneOf": [one_way, both], "description": ends},
+            {"oneOf": [*numbers, named], "description": ends},
             {**some, "description": state},
         ],
     }
 
 
 def _core() -> Schema:
+    which = "expected chip = a and core = b, or name, such as c5.core0"
     properties = {
         "chip": _numbered(0, LARGEST_CHIPS),
         "core": _numbered(0, LARGEST_COUNT),
         "node": _numbered(0, LARGEST),
         "engines_percent": _numbered(1, 100),
         "dma_percent": _numbered(1, 100),
+        "name": {"type": "string", "description": "a physical core such as c5.core0"},
+        "percent": _numbered(1, 100),
         "source": _source(),
     }
-    some = {"anyOf": [{"required": ["engines_percent"]}, {"required": ["dma_percent"]}]}
-    about = "neither engines_percent nor dma_percent is given"
-    row = _row(properties, ["source", "chip", "core"], "a table")
-    return {**row, "allOf": [{**some, "description": about}]}
+    numbers = {"required": ["chip", "core"]}
+    named = {"required": ["name"], "not": {"anyOf": [{"required": [k]} for k in ("chip", "core")]}}
+    apart = {"anyOf": [{"required": ["engines_percent"]}, {"required": ["dma_percent"]}]}
+    about = "neither engines_percent nor dma_percent is given, nor percent instead of them"
+    row = _row(properties, ["source"], "a table")
+    return {
+        **row,
+        "allOf": [
+            {"oneOf": [numbers, named], "description": which},
+            {"oneOf": [apart, {"required": ["percent"]}], "description": about},
+        ],
+    }
 
 
 def _numbered(low: int, high: int) -> Schema:

@@ -189,12 +189,14 @@ def figure_of(leaf: Mapping[str, Any]) -> Figure:
 class LinkFault:
     """Links from one chip to another that are down or slowed; a later row overrides an earlier."""
 
-    ends: tuple[tuple[int | str, int | str], ...]  # (source, target) of an instance; "s0": a switch
+    # (source, target) of an instance; "s0": a switch; None: wherever the port leads
+    ends: tuple[tuple[int | str, int | str | None], ...]
     source: str
     port: str | None = None  # where several links join the chips; None: all of them
     node: int | None = None  # the instance; None: every one
     is_down: bool | None = None  # None: as it was
     bandwidth_bytes_per_s: int | None = None  # None: as it was
+    percent: int | None = None  # of the full rate; None: as it was
 
 
 @attrs.frozen
