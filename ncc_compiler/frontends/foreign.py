@@ -44,8 +44,8 @@ class ModelText:
 
     `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
     `parameters` and `results` are in the order of the program's inputs and outputs, one for each
-    or none at all. `is_partitioned` says that XLA's partitioner has just run. `compile_model` of
-    `ncc_compiler/driver.py` takes it.
+    or none at all. `is_partitioned` says that nothing is left to partition, which need not be
+    asked again. `compile_model` of `ncc_compiler/driver.py` takes it.
     """
 
     text: str
@@ -101,10 +101,10 @@ def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelT
     except NeverPartitionedError:
         if importlib.util.find_spec("jaxlib") is None:
             return model
-    except CompileError:
+    except CompileError:  # nobody knows
         return model
     else:
-        return model
+        return attrs.evolve(model, is_partitioned=True)
     answer = _answer_of_child("sharded HLO", model.text.encode(), name, ranks, "")
     facts, _, text = answer.partition("\n")
     return _with_rank_counts(text, json.loads(facts))

@@ -225,15 +225,16 @@ def _partitioned(module: ir.Module, folder: Path) -> str:
 
 
 def _devices_of(module: ir.Module) -> int:
-    """How many devices the meshes and shardings of a module name."""
+    """How many devices the meshes of a module name, or else its shardings."""
     meshes = [
         _mesh(sdy, op.attributes["mesh"])
         for op in module.body.operations
         if op.operation.name == "sdy.mesh"
     ]
-    tiles = re.findall(r"devices=\[([\d,]+)\]", str(_main(module).type) if meshes else str(module))
-    sizes = [len(devices) for _, devices in meshes]
-    return max(sizes + [math.prod(map(int, dims.split(","))) for dims in tiles], default=1)
+    if meshes:
+        return max(len(devices) for _, devices in meshes)
+    tiles = re.findall(r"devices=\[([\d,]+)\]", str(module))
+    return max((math.prod(map(int, sizes.split(","))) for sizes in tiles), default=1)
 
 
 def _refuse_python(call: ir.Operation) -> None:
