@@ -21,6 +21,7 @@ from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
+from ncc_runtime.progress import phase
 
 LOADED = "load"
 """The stage that an observer sees first: the module as it was written."""
@@ -45,13 +46,14 @@ def compile_text(
             observe(LOADED, module)
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
-        return seal(generate(canonical))
+        with phase("generating instructions", ""):
+            return seal(generate(canonical))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
     """The verified graph of a text. Raises CompileError with all that is wrong."""
     source = Source(name, text)
-    with _without_gc():
+    with _without_gc(), phase("reading the program", ""):
         check_partitioned(source, ranks)
         return load_module(source, ranks)
 

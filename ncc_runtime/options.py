@@ -1,6 +1,6 @@
 """Options of the runtime: every default is here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -19,7 +19,6 @@ class RunOptions:
     )  # take ready instructions in a random order
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
     verify: bool = True  # prove the program before it runs the first time
-    watch: Callable[[int], None] | None = None  # called with the number of events timed so far
 
 
 FREE_SHARE = 0.8

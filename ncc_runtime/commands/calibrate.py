@@ -3,7 +3,6 @@
 import click
 
 from ncc_runtime.command_line import Reply, check_written, replying
-from ncc_runtime.commands.progress import shown_count
 from ncc_runtime.errors import Notice
 
 
@@ -33,10 +32,9 @@ def calibrate(reply: Reply, rows: str, out: str | None, *, shipped: bool, **word
     if out is not None:
         for file in preset.targets(out, (row.instance for row in measured)).values():
             check_written({"--out": str(file)}, [rows])
-    with shown_count("calibration", "runs of the clock") as watch:
-        calibration = residuals.calibrated(
-            Predictor(watch), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
-        )
+    calibration = residuals.calibrated(
+        Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
+    )
     reply.give(
         fields=lambda: residuals.as_json(calibration),
         text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),

@@ -7,7 +7,7 @@ all.
 import contextlib
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.neff.whole_file import check_target, replacing
+from ncc_runtime.progress import phase
 from ncc_runtime.report.timeline import link_use, tracks
 from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 
@@ -33,16 +34,19 @@ def write_timeline(
     path: str,
     trace: Trace,
     ranks: np.ndarray | None = None,
-    advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the events of some ranks (bool by rank; None: all); `advance` gets how many."""
+    """Write the events of some ranks (bool by rank; None: all)."""
     check_target(path, SUFFIXES)
-    with replacing(path) as file, _compressed(path, file) as stream:
+    with (
+        replacing(path) as file,
+        _compressed(path, file) as stream,
+        phase("timeline", "events", trace.count(ranks)) as now,
+    ):
         writer = _writer(path, stream)
         for content in contents(trace, ranks):
             writer.write(content)
-            if advance is not None and isinstance(content, TimelineBatch):
-                advance(content.events)
+            if isinstance(content, TimelineBatch):
+                now.done += content.events
         writer.end()
 
 
