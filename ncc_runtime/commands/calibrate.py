@@ -35,12 +35,15 @@ def calibrate(reply: Reply, rows: str, out: str | None, *, shipped: bool, **word
     calibration = residuals.calibrated(
         Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
     )
-    reply.give(
-        fields=lambda: residuals.as_json(calibration),
-        text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),
-    )
+    written = []
     for file, text in preset.presets(calibration, out) if out is not None else ():
         write_whole(file, text.encode())
-        click.echo(f"wrote {file}", err=True)
+        written.append(str(file))
+    reply.give(
+        fields=lambda: {**residuals.as_json(calibration), "written": written},
+        text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),
+    )
+    for name in written:
+        reply.say(f"wrote {name}")
     if not shipped and (doubt := residuals.doubt(calibration)):
         reply.warn([Notice("few-rows", doubt, "docs/timing.md#calibration")])
