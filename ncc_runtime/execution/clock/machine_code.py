@@ -224,8 +224,8 @@ def _folder() -> Path | None:
     """The folder of this code, this numba and this processor; None if none can be written."""
     what = [importlib.metadata.version("numba"), sys.version, __file__, platform.machine()]
     with contextlib.suppress(OSError):  # the first processor's features: without /proc, none
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        lines = text.partition("\n\n")[0].splitlines()
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            lines = file.read(1 << 13).partition("\n\n")[0].splitlines()
         what += [line for line in lines if line.startswith(("model name", "flags", "Features"))]
     digest = hashlib.sha256("\n".join(what).encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
