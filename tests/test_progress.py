@@ -46,6 +46,12 @@ def test_phases_of_a_compilation_and_of_a_run_are_heard_and_end_with_all_done() 
     assert values.done == values.total
 
 
+def test_python_programs_may_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar.shown():
+        ncc_runtime.load(ncc_compiler.compile_text(MODEL)).run(seed=0)
+    assert capsys.readouterr() == ("", "")  # it is over soon
+
+
 def test_without_a_listener_phases_do_nothing() -> None:
     with phase("work", "things", 3) as now:
         now.done = 2
