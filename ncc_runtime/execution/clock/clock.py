@@ -102,7 +102,7 @@ def _run(
     program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
-    total = None if len(program.jump) else program.events * instances.count
+    total = None if program.expected is None else program.expected * instances.count
     with phase("times", "events", total) as now:
         while (why := _go_on(machine)) != DONE:
             _check_time(executable, machine)
