@@ -117,8 +117,8 @@ class ProgressBar:
         now = time.monotonic()
         old = [phase for phase in self._phases if now - phase.began_s >= FIRST_LINE_S]
         if old and any(now - self._lines.get(phase, 0.0) >= LINE_S for phase in old):
-            self._lines.update(dict.fromkeys(old, now))
-            self._stream.write("; ".join(line_of(phase, now) for phase in old) + "\n")
+            self._lines.update(dict.fromkeys(self._phases, now))
+            self._stream.write("; ".join(line_of(phase, now) for phase in self._phases) + "\n")
             self._stream.flush()
 
 
