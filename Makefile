@@ -49,7 +49,7 @@ mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some 
 	$(BIN)/python -m tests.mutation
 
 $(ORACLE_STAMP): $(STAMP)
-	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax]'
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax,models]'
 	@touch $@
 
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`

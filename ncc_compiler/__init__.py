@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ncc_compiler.diagnostics import CompileError as CompileError
     from ncc_compiler.driver import compile_file as compile_file
     from ncc_compiler.driver import compile_text as compile_text
+    from ncc_compiler.frameworks import from_jax as from_jax
     from ncc_compiler.options import CompileOptions as CompileOptions
 
 _HOMES = {
@@ -17,9 +18,10 @@ _HOMES = {
     "Neff": "ncc_compiler.codegen.generate",
     "compile_file": "ncc_compiler.driver",
     "compile_text": "ncc_compiler.driver",
+    "from_jax": "ncc_compiler.frameworks",
 }
 
-__all__ = ["CompileError", "CompileOptions", "Neff", "compile_file", "compile_text"]
+__all__ = ["CompileError", "CompileOptions", "Neff", "compile_file", "compile_text", "from_jax"]
 
 
 def __getattr__(name: str) -> object:

@@ -43,7 +43,7 @@ _RANKS_OPTION = click.option(
     "--ranks",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of ranks, for programs that do not say it.",
+    help="Number of ranks, for programs that do not say it; FILE.py sees so many devices.",
 )
 
 
@@ -113,8 +113,12 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
 def compile_command(
     reply: Reply, model: str, output: str | None, shown: str | None, options: "CompileOptions"
 ) -> None:
-    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file."""
-    from ncc_compiler.driver import advising_ranks, compile_text, label
+    """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
+
+    MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
+    """
+    from ncc_compiler.driver import compile_model, label
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
@@ -124,9 +128,8 @@ def compile_command(
         if name == stage:
             graphs[name] = module
 
-    text, name = _read_model(model)
-    with advising_ranks(text):
-        neff = compile_text(text.text, options, label(name), observe)
+    text, name = _read_model(model, options.ranks)
+    neff = compile_model(text, options, label(name), observe)
     if target is not None:
         neff.save(target)
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
@@ -137,19 +140,28 @@ def compile_command(
         reply.give(fields=lambda: {"listing": listing.splitlines()}, text=lambda: listing)
     elif target is not None:
         facts = _facts(neff, name, target)
-        reply.give(fields=lambda: facts, text=lambda: _summary(facts))
+        memory = memory_of(neff.program)
+        reply.give(
+            fields=lambda: {**facts, "memory": memory_json(memory)},
+            text=lambda: _summary(facts, memory_text(memory)),
+        )
 
 
-def _read_model(model: str) -> "tuple[ModelText, str]":
+def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
-    from ncc_compiler.frontends.foreign import ModelText
+    from ncc_compiler.frontends.foreign import ModelText, partitioned
+    from ncc_compiler.frontends.python_file import split
     from ncc_runtime.input_files import MOST_MODEL_BYTES, read_stream
 
+    if (python := split(model)) is not None:
+        from ncc_compiler.frameworks import read_python
+
+        return read_python(*python, ranks), model
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
-        return ModelText(decode(data, "<stdin>")), "<stdin>"
-    return read_text(model), model
+        return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
+    return read_text(model, ranks), model
 
 
 def _notice_of_ranks(
@@ -172,12 +184,14 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
         raise click.UsageError("-o - names no file; give the name of one, such as -o model.neff")
     if output is None and Path(model).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
-    target = Path(output) if output is not None else Path(model).with_suffix(".neff")
+    file, colon, function = model.partition(".py:")  # the file, and what names the program
+    of = Path(model) if not colon else Path(file).with_name(function or "-")
+    target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
-    check_written({"-o": str(target)}, [] if model == "-" else [model])
+    check_written({"-o": str(target)}, [] if model == "-" else [f"{file}.py" if colon else model])
     return target
 
 
@@ -240,10 +254,10 @@ def _facts(neff: "Neff", model: str, target: Path) -> Mapping[str, Any]:
     }
 
 
-def _summary(facts: Mapping[str, Any]) -> str:
+def _summary(facts: Mapping[str, Any], memory: str) -> str:
     return (
         f"{facts['neff']}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
-        f"{facts['collectives']} collectives, {facts['hbm_bytes']} bytes of HBM per rank"
+        f"{facts['collectives']} collectives; {memory}"
     )
 
 
@@ -253,11 +267,10 @@ def _summary(facts: Mapping[str, Any]) -> str:
 @replying
 def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
-    from ncc_compiler.driver import advising_ranks, label, load_text
+    from ncc_compiler.driver import label, load_model
 
-    text, name = _read_model(model)
-    with advising_ranks(text):
-        module = load_text(text.text, ranks, label(name))
+    text, name = _read_model(model, ranks)
+    module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))
     operations = sum(len(computation.nodes) for computation in module.computations.values())
     facts = {"model": name, "ranks": module.ranks, "operations": operations}

@@ -9,8 +9,9 @@ from pathlib import Path, PurePath
 import attrs
 
 from ncc_compiler.codegen.generate import Neff, generate, seal
+from ncc_compiler.codegen.parameters import described
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
-from ncc_compiler.frontends.foreign import KINDS, ModelText, read_foreign
+from ncc_compiler.frontends.foreign import KINDS, ModelText, partitioned, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
@@ -38,23 +39,39 @@ def compile_text(
     `observe` is shown the module as loaded and after every pass. Raises CompileError when the
     program is wrong, ValueError when an option is.
     """
+    return compile_model(ModelText(text), options, name, observe)
+
+
+def compile_model(
+    model: ModelText,
+    options: CompileOptions | None = None,
+    name: str = "<model>",
+    observe: Observer | None = None,
+) -> Neff:
+    """The same for what a front end made: a text, with names and shardings of whole arrays."""
     options = options or CompileOptions()
     passes = pipeline(options)
     with _without_gc():
-        module = load_text(text, options.ranks, name)
+        module = load_model(model, options.ranks, name)
         if observe is not None:
             observe(LOADED, module)
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
         with phase("generating instructions", ""):
-            return seal(generate(canonical))
+            return seal(described(generate(canonical), model.parameters, model.results))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
     """The verified graph of a text. Raises CompileError with all that is wrong."""
-    source = Source(name, text)
-    with _without_gc(), phase("reading the program", ""):
-        check_partitioned(source, ranks)
+    return load_model(ModelText(text), ranks, name)
+
+
+def load_model(model: ModelText, ranks: int | None = None, name: str = "<model>") -> Module:
+    """The same for what a front end made."""
+    source = Source(name, model.text)
+    with _without_gc(), _advising_ranks(model), phase("reading the program", ""):
+        if not model.is_partitioned:
+            check_partitioned(source, ranks)
         return load_module(source, ranks)
 
 
@@ -73,20 +90,20 @@ def _without_gc() -> Iterator[None]:
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
     """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
-    model = read_text(path)
-    with advising_ranks(model):
-        return compile_text(model.text, options, label(str(path)))
+    options = options or CompileOptions()
+    return compile_model(read_text(path, options.ranks), options, label(str(path)))
 
 
-def read_text(path: str | Path) -> ModelText:
-    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`.
+def read_text(path: str | Path, ranks: int | None = None) -> ModelText:
+    """The HLO text of a model file; jaxlib converts `.mlir` and `.pb`, and XLA partitions.
 
     Raises OSError if the file cannot be read, CompileError if it holds no model.
     """
     kind = KINDS.get(PurePath(path).suffix)
     if kind is not None:
-        return read_foreign(path, kind)
-    return ModelText(decode(read_file(path, MOST_MODEL_BYTES), str(path)))
+        return read_foreign(path, kind, ranks)
+    text = decode(read_file(path, MOST_MODEL_BYTES), str(path))
+    return partitioned(ModelText(text), str(path), ranks)
 
 
 _RULES_ON_RANKS = frozenset({EVERYBODY, IDS_EXIST, PAIRS_EXIST})
@@ -97,7 +114,7 @@ _SAY_RANKS = (
 
 
 @contextlib.contextmanager
-def advising_ranks(model: ModelText) -> Iterator[None]:
+def _advising_ranks(model: ModelText) -> Iterator[None]:
     """Adds advice to complaints that a wrong guess of the number of ranks would explain."""
     try:
         yield
@@ -115,8 +132,9 @@ def advising_ranks(model: ModelText) -> Iterator[None]:
 
 
 def label(model: str) -> str:
-    """The file's name in messages; lines of `.mlir` and `.pb` are those of the HLO made of it."""
-    return f"{model} (as HLO)" if PurePath(model).suffix in KINDS else model
+    """The file's name in messages; lines of what is no text are those of the HLO made of it."""
+    is_text = PurePath(model).suffix not in KINDS and ".py:" not in model
+    return model if is_text else f"{model} (as HLO)"
 
 
 def decode(data: bytes, name: str) -> str:

@@ -259,6 +259,8 @@ def _judged(
             place = "<standard output>: "
         return REFUSED, [Refusal("file", f"{place}{reason_of(error)}", path)]
     if refusals := refusals_of(error):
+        if error.__cause__ is not None and os.environ.get("NCC_DEBUG"):
+            traceback.print_exception(error.__cause__)  # perhaps of the user's own code
         return REFUSED, refusals
     if os.environ.get("NCC_DEBUG"):
         traceback.print_exception(error)

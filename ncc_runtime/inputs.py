@@ -1,5 +1,7 @@
 """Inputs of a run: given arrays checked and spread over ranks, seeded values for the rest."""
 
+import math
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -226,6 +228,7 @@ class _AcceptedArrays:
     tensor: Tensor
     ranks: np.ndarray  # that have it
     sharding: Sharding | None
+    whole: tuple[int, ...] | None  # its shape, of what is sharded
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -235,10 +238,7 @@ class _AcceptedArrays:
         """
         shape = self.tensor.shape
         per_rank = (len(self.ranks), *shape)
-        if self.sharding is None:
-            return per_rank, shape
-        sizes = zip(shape, self.sharding.tiles, strict=True)
-        return per_rank, shape, tuple(size * tiles for size, tiles in sizes)
+        return (per_rank, shape) if self.whole is None else (per_rank, shape, self.whole)
 
 
 def _accepted(program: Program, number: int) -> _AcceptedArrays:
@@ -247,11 +247,13 @@ def _accepted(program: Program, number: int) -> _AcceptedArrays:
         before += len(stage.program.inputs)
         if number < before:
             break
-    sharding = program.parameter(number).sharding
+    tensor, info = program.inputs[number], program.parameter(number)
+    is_whole = info.sharding is None
     return _AcceptedArrays(
-        program.tensors[program.inputs[number]],
+        program.tensors[tensor],
         stage.ranks,
-        None if sharding is None else program.shardings[sharding],
+        None if info.sharding is None else program.shardings[info.sharding],
+        None if is_whole else program.whole_shape(info, tensor),
     )
 
 
@@ -296,21 +298,40 @@ def checked_input(program: Program, number: int, array: np.ndarray | StoredArray
     values = _as_dtype(np.asarray(array), accepted.tensor.dtype, _called(program, number))
     per_rank, *_ = accepted.shapes
     if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
-        tiles = _tiles(values, accepted.sharding)
+        tiles = _tiles(values, accepted.sharding, accepted.tensor.shape)
         return tiles[np.array(accepted.sharding.parts)[accepted.ranks]]
     return np.broadcast_to(values, per_rank)
 
 
-def _tiles(array: np.ndarray, sharding: Sharding) -> np.ndarray:
-    """[tiles, *shape], in row-major order of the tiles."""
+def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.ndarray:
+    """[tiles, *shape], in row-major order of the tiles; what is missing in the last ones is 0."""
     rank = array.ndim
-    sizes = [
-        (tiles, size // tiles) for size, tiles in zip(array.shape, sharding.tiles, strict=True)
-    ]
+    sizes = list(zip(sharding.tiles, shape, strict=True))
+    missing = [tiles * part - size for (tiles, part), size in zip(sizes, array.shape, strict=True)]
+    if any(missing):
+        padded = np.zeros([tiles * part for tiles, part in sizes], array.dtype)
+        padded[tuple(map(slice, array.shape))] = array
+        array = padded
     # each dimension as (tile, place in the tile); then the tile indices in front
     split = array.reshape([extent for pair in sizes for extent in pair])
     ordered = split.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)])
-    return ordered.reshape(-1, *(size for _, size in sizes))
+    return ordered.reshape(math.prod(sharding.tiles), *shape)
+
+
+def uncut(
+    array: np.ndarray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
+) -> np.ndarray:
+    """The whole array of [ranks, *shape], of the lowest rank that has each part."""
+    if sharding is None:
+        return array[0]
+    parts = np.array(sharding.parts)[ranks]
+    owners = [int(np.flatnonzero(parts == tile)[0]) for tile in range(math.prod(sharding.tiles))]
+    grid = array[owners].reshape(*sharding.tiles, *array.shape[1:])
+    rank = len(whole)
+    # tile index and place in the tile, of each dimension, next to one another
+    ordered = grid.transpose([axis for k in range(rank) for axis in (k, rank + k)])
+    padded = ordered.reshape(list(map(operator.mul, sharding.tiles, array.shape[1:])))
+    return padded[tuple(map(slice, whole))]
 
 
 def _is_raw(stored: np.dtype, dtype: DType) -> bool:

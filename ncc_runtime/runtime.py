@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
+from ncc_runtime.call_signature import CallSignature, arguments, result
 from ncc_runtime.errors import CountsError, InputError, Notice
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
@@ -68,8 +69,10 @@ class Model:
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
+        signature: CallSignature | None = None,
     ) -> None:
         self.executable = executable
+        self.signature = signature  # of the function that it was, if it comes from one
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
@@ -87,22 +90,24 @@ class Model:
 
     def run(
         self,
-        inputs: Sequence[Any] | Mapping[Any, Any] = (),
-        *,
+        *inputs: Any,
         seed: int | None = None,
         options: RunOptions | None = None,
         **settings: Any,
     ) -> Run:
-        """Run once. Inputs come in order, by number or by the name that the model gives them.
+        """Run once. Inputs are the arguments of the function that was compiled, in its trees.
 
-        An input is [ranks, *shape], [*shape] for the same on every rank, or the whole array, which
-        its sharding in the model cuts. A seed fills what is missing.
+        Or they are a list of arrays in order, or a mapping by number or by the name that the model
+        gives them. An input is [ranks, *shape], [*shape] for the same on every rank, or the whole
+        array, which its sharding in the model cuts. A seed fills what is missing.
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
         """
+        known = {field.name for field in attrs.fields(RunOptions)}
+        named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
-        given = numbered(self.executable.program, inputs)
+        given = numbered(self.executable.program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
             self.executable.check_all_ranks_have_columns()
         if options.values and self.executable.ignores_memory:
@@ -142,7 +147,11 @@ class Model:
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
+            assemble=None if arrays is None else self._result,
         )
+
+    def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+        return result(self.signature, self.executable.program, outputs)
 
     def _decisions(self, given: Given, options: RunOptions) -> Decisions:
         """Decisions of control flow without values, as far as given inputs determine them."""
@@ -252,10 +261,15 @@ def load(
     options = LoadOptions(
         algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
     )
-    return load_on(program_of(neff), place, options)
+    return load_on(program_of(neff), place, options, getattr(neff, "signature", None))
 
 
-def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Model:
+def load_on(
+    program: Program,
+    place: PlaceOptions,
+    options: LoadOptions,
+    signature: CallSignature | None = None,
+) -> Model:
     """The same with options as objects."""
     placement = place_on(place, program.ranks)
     of_groups = verdicts(program, placement)
@@ -279,7 +293,7 @@ def load_on(program: Program, place: PlaceOptions, options: LoadOptions) -> Mode
     of_limits = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(of_limits)
-    model = Model(executable, (*of_groups, *of_limits), plans)
+    model = Model(executable, (*of_groups, *of_limits), plans, signature)
     if plans:
         from ncc_runtime.plans_proved import refuse_plans
 

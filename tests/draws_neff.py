@@ -16,6 +16,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     ALIGNMENT,
     MAX_STREAMS,
+    ArrayInfo,
     AttributeValue,
     Block,
     BlockKind,
@@ -23,7 +24,6 @@ from ncc_runtime.neff.program import (
     BufferId,
     BufferKind,
     Origin,
-    Parameter,
     Program,
     Region,
     RegionInstr,
@@ -231,12 +231,15 @@ class Growing:
             semaphores=tuple(semaphores),
             placeholders=tuple(self.placeholders),
             queues={engine: InstrTable.from_rows(rows) for engine, rows in self.rows.items()},
-            origins=(Origin("add.1", "model.py:7"), Origin(self.draw(NAMES))),
+            origins=(
+                Origin("add.1", "model.py:7", "jit(f)/add"),
+                Origin(self.draw(NAMES), op_name=self.draw(NAMES)),
+            ),
             blocks=tuple(self.blocks),
             **self.parameters(),
         )
 
-    def parameters(self) -> dict[str, tuple[Parameter, ...] | tuple[Sharding, ...]]:
+    def parameters(self) -> dict[str, tuple[ArrayInfo, ...] | tuple[Sharding, ...]]:
         """Names and shardings of inputs, if any is known."""
         shapes = [self.tensors[one].shape for one in self.inputs]
         cut = [shape for shape in shapes if shape]
@@ -246,13 +249,13 @@ class Growing:
             parts = st.lists(st.integers(0, 1), min_size=self.ranks, max_size=self.ranks)
             shardings = [Sharding(tiles, tuple(self.draw(parts)))]
         found = tuple(
-            Parameter(
+            ArrayInfo(
                 self.draw(NAMES),
                 0 if cut and len(shape) == len(cut[0]) and self.draw(st.booleans()) else None,
             )
             for shape in shapes
         )
-        known = any(one != Parameter() for one in found)
+        known = any(one != ArrayInfo() for one in found)
         return {"parameters": found if known else (), "shardings": tuple(shardings)}
 
 

@@ -136,7 +136,7 @@ def test_our_own_faults_are_what_the_schema_says(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ncc_compiler.driver.load_text", broken)
+    monkeypatch.setattr("ncc_compiler.driver.load_model", broken)
     monkeypatch.setattr("ncc_runtime.commands.verify.loaded", broken)
     code, found = answered(name, [str(folder / "loop.ir")], capsys)
     assert code == OUR_FAULT

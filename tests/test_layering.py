@@ -106,6 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.array_files": {ERRORS, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
+    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs"},
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
@@ -200,6 +201,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
     },
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES, PROGRESS},
+    "ncc_compiler.frameworks": {"ncc_compiler"},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
@@ -222,14 +224,17 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
 
 
-def imports(code: str) -> Iterator[str]:
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
     """Full names of what a file imports, wherever the import stands."""
-    for node in ast.walk(ast.parse(code)):
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names += (f"{node.module}.{alias.name}" for alias in node.names)
+    return tuple(names)
 
 
 def is_under(name: str, prefix: str) -> bool:
@@ -258,7 +263,7 @@ def test_imports_follow_the_table(package: str) -> None:
     wrong = [
         f"{name} imports {imported}"
         for name, path in modules()
-        for imported in imports(path.read_text())
+        for imported in imports(path)
         if name.startswith(package) and imported.startswith(PACKAGES)
         if not is_allowed(name, imported)
     ]
@@ -294,7 +299,7 @@ def arrows() -> networkx.DiGraph:
     paths = dict(modules())
     found = networkx.DiGraph()
     for name, path in paths.items():
-        for imported in imports(path.read_text()):
+        for imported in imports(path):
             ends = (imported, imported.rpartition(".")[0])
             target = next((end for end in ends if end in paths), "")
             if target:
@@ -329,7 +334,7 @@ def test_a_wrapped_library_is_imported_in_one_place(wrapped: str, home: str) -> 
     users = {
         name
         for name, path in modules()
-        if any(is_under(imported, wrapped) for imported in imports(path.read_text()))
+        if any(is_under(imported, wrapped) for imported in imports(path))
     }
     assert users
     homes = home.split()

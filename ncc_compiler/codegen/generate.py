@@ -7,6 +7,7 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -221,6 +222,9 @@ class Neff:
 
     program: Program = attrs.field(repr=lambda program: f"<{program.name}>")
     data: bytes = attrs.field(repr=lambda data: f"<{len(data)} bytes>")
+    signature: Any = attrs.field(default=None, eq=False, repr=False)
+    """How the function that it was takes and gives trees of arrays: the runtime's `CallSignature`.
+    It lives in this process only; the file has names and shardings."""
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically: a reader sees the old one or the new one, never a part."""

@@ -14,11 +14,11 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
+    ArrayInfo,
     AttributeValue,
     Block,
     BufferKind,
     Origin,
-    Parameter,
     Region,
     Sharding,
 )
@@ -93,7 +93,7 @@ class LoweredProgram:
     regions: tuple[Region, ...]
     control_steps: tuple[ControlStep, ...] = ()  # in program order
     blocks: tuple[Block, ...] = ()
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[ArrayInfo, ...] = ()
     shardings: tuple[Sharding, ...] = ()
 
 

@@ -7,20 +7,24 @@ two forms that XLA prints, `{devices=[2,1,4]<=[8] last_tile_dim_replicate}` and 
 parameter is then given rank by rank. Source of both grammars: hlo_parser.cc and hlo_sharding.h of
 XLA.
 
-An instruction's origin is its graph node and the line of the user's own code.
+An instruction's origin is its graph node, the line of the user's own code, and `op_name`: the path
+of the scopes that its frameworks named.
 """
 
 import math
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
+import attrs
 import numpy as np
 
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.text.build import source_frame
-from ncc_runtime.neff.program import Origin, Parameter, Sharding
+from ncc_compiler.ir.whole_array import WholeArray
+from ncc_runtime.neff.program import ArrayInfo, Origin, Program, Sharding
 
 _OP_NAME = re.compile(r'\bop_name\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
@@ -40,7 +44,7 @@ _METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 
 def parameters_of(
     module: Module, entry: Computation
-) -> tuple[tuple[Parameter, ...], tuple[Sharding, ...]]:
+) -> tuple[tuple[ArrayInfo, ...], tuple[Sharding, ...]]:
     """Parameters in the order of the program's inputs, and the shardings that they have.
 
     No parameters are listed where none has a name or a sharding.
@@ -49,9 +53,7 @@ def parameters_of(
     parameters = []
     for position in entry.parameters():
         node = entry.nodes[position]
-        metadata = node.attributes.get("metadata")
-        match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
-        name = _ESCAPE.sub(r"\1", match[1]) if match else ""
+        name = _op_name(node)
         arrays = leaves(node.type)
         texts = _sharding_texts(node, len(arrays))
         for k, (array, text) in enumerate(zip(arrays, texts, strict=True)):
@@ -60,9 +62,53 @@ def parameters_of(
             number = None
             if array_sharding is not None and len(array_sharding.tiles) == len(array.shape):
                 number = shardings.setdefault(array_sharding, len(shardings))
-            parameters.append(Parameter(array_name, number))
-    is_any_known = any(parameter != Parameter() for parameter in parameters)
+            parameters.append(ArrayInfo(array_name, number))
+    is_any_known = any(parameter != ArrayInfo() for parameter in parameters)
     return tuple(parameters) if is_any_known else (), tuple(shardings)
+
+
+def described(
+    program: Program, parameters: Sequence[WholeArray], results: Sequence[WholeArray]
+) -> Program:
+    """The program with what is known of its inputs and outputs besides what its text says.
+
+    Either list is for all of them in order; one of another length says nothing.
+    """
+    shardings = {sharding: number for number, sharding in enumerate(program.shardings)}
+
+    def merged(array: WholeArray, known: ArrayInfo, tensor: int) -> ArrayInfo:
+        shape = program.tensors[tensor].shape
+        name, number, whole = array.name or known.name, known.sharding, known.shape
+        found = None if number is None else list(shardings)[number]
+        if array.sharding:
+            text = re.sub(r"\s*([\[\]{}(),=:])\s*", r"\1", array.sharding).strip()[1:-1]
+            found = sharding(text, program.replica_count, program.num_partitions)
+            if found is None and array.shape == shape and text != "manual":
+                return ArrayInfo(name, None, shape)
+        elif found is None and array.shape == shape and program.ranks == 1:
+            whole = shape
+        if found is not None and array.shape is not None:
+            if not found.cuts(array.shape, shape):
+                return ArrayInfo(name)
+            number = shardings.setdefault(found, len(shardings))
+            is_even = array.shape == tuple(map(operator.mul, found.tiles, shape))
+            whole = None if is_even else array.shape
+        return ArrayInfo(name, number, whole)
+
+    def all_of(
+        arrays: Sequence[WholeArray], known: Callable[[int], ArrayInfo], tensors: Sequence[int]
+    ) -> tuple[ArrayInfo, ...]:
+        if len(arrays) != len(tensors):
+            arrays = [WholeArray()] * len(tensors)
+        infos = tuple(
+            merged(array, known(k), tensor)
+            for k, (array, tensor) in enumerate(zip(arrays, tensors, strict=True))
+        )
+        return infos if set(infos) != {ArrayInfo()} else ()
+
+    inputs = all_of(parameters, program.parameter, program.inputs)
+    outputs = all_of(results, program.result, program.outputs)
+    return attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
 
 
 def _sharding_texts(parameter: Node, arrays: int) -> Sequence[str]:
@@ -179,12 +225,20 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(",")))
 
 
+def _op_name(node: Node) -> str:
+    """XLA's `op_name`: of a parameter the user's name, else a path of named scopes."""
+    metadata = node.attributes.get("metadata")
+    match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
+    return _ESCAPE.sub(r"\1", match[1]) if match else ""
+
+
 def origin_of(module: Module, node: Node) -> Origin:
-    """The node's name and, where its metadata says so, `file:line`."""
+    """The node's name and, where its metadata says so, `file:line` and the path of scopes."""
     frame = source_frame(module, node)
     if frame is None:
-        return Origin(node.name)
-    return Origin(node.name, f"{frame.file}:{frame.line}" if frame.line else frame.file)
+        return Origin(node.name, op_name=_op_name(node))
+    place = f"{frame.file}:{frame.line}" if frame.line else frame.file
+    return Origin(node.name, place, _op_name(node))
 
 
 def text_origin(module: Module, node: Node) -> Origin:
@@ -194,4 +248,4 @@ def text_origin(module: Module, node: Node) -> Origin:
         return origin
     source = node.span.source
     line, _ = source.position(node.span.start)
-    return Origin(node.name, f"{PurePath(source.name).name}:{line}")
+    return attrs.evolve(origin, place=f"{PurePath(source.name).name}:{line}")

@@ -1,16 +1,25 @@
 """StableHLO and protocol buffers, read by jaxlib (the extra `jax`) in a child process."""
 
 import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source, Span
-from ncc_compiler.frontends.partitioned import count_of_shardings
+from ncc_compiler.frontends.partitioned import (
+    NeverPartitionedError,
+    check_partitioned,
+    count_of_shardings,
+)
+from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 
 KINDS: Mapping[str, str] = {
@@ -31,29 +40,92 @@ _PRINT_IT = {
 
 @attrs.frozen
 class ModelText:
-    """HLO text, and whether its number of ranks is a guess, since its file records none."""
+    """The HLO text of a rank's program, and what its front end knows besides.
+
+    `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
+    `parameters` and `results` are in the order of the program's inputs and outputs, one for each
+    or none at all. `is_partitioned` says that XLA's partitioner has just run. `compile_model` of
+    `ncc_compiler/driver.py` takes it.
+    """
 
     text: str
     ranks_are_inferred: bool = False
+    parameters: tuple[WholeArray, ...] = ()
+    results: tuple[WholeArray, ...] = ()
+    is_partitioned: bool = False
 
 
-def read_foreign(path: str | Path, kind: str) -> ModelText:
+def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> ModelText:
     """The HLO text of a file of one of KINDS. Raises CompileError or OSError."""
-    data = read_file(path, MOST_MODEL_BYTES)
+    return to_hlo_text(read_file(path, MOST_MODEL_BYTES), kind, str(path), ranks)
+
+
+def to_hlo_text(
+    data: bytes,
+    kind: str,
+    name: str = "<StableHLO>",
+    ranks: int | None = None,
+    advice: str | None = None,
+) -> ModelText:
+    """The HLO text of what one rank runs, for StableHLO (text or bytecode) or a protocol buffer.
+
+    StableHLO with shardings, Shardy's or GSPMD's, is partitioned by XLA in a child process, which
+    has as many virtual devices as the module has partitions; `mhlo.num_partitions` says how many,
+    else its meshes and shardings, else `ranks`. Names and shardings of results come with it:
+    `jax.result_info` is the name of one. `name` is what messages call the data, and `advice` stands
+    behind them. Raises CompileError with what jaxlib says.
+    """
     if importlib.util.find_spec("jaxlib") is None:
-        raise _refusal(f"{path}: reading {kind} takes jaxlib", "install it: pip install 'ncc[jax]'")
+        raise _refusal(
+            f"{name}: reading {kind} takes jaxlib", "install it: pip install 'neuron-ncc[jax]'"
+        )
     if not data.strip():
-        raise _refusal(f"{path}: the file is empty")
+        raise _refusal(f"{name}: the file is empty")
+    help_text = _PRINT_IT[kind] if advice is None else advice
     dumped = _module_of_dump(data) if kind == "HLO" else None
-    command = [sys.executable, "-P", str(CHILD), kind]
-    child = subprocess.run(command, input=dumped or data, capture_output=True, check=False)  # noqa: S603
+    answer = _answer_of_child(kind, dumped or data, name, ranks, help_text)
+    facts, _, text = answer.partition("\n")
+    model = _with_rank_counts(text, json.loads(facts))
+    return partitioned(model, name, ranks) if kind == "HLO" else model
+
+
+def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelText:
+    """The same model, partitioned by XLA if its HLO text says that it was never partitioned.
+
+    Without jaxlib it stays as it is, and is refused where it is compiled.
+    """
+    if model.is_partitioned:
+        return model
+    try:
+        check_partitioned(Source(name, model.text), ranks)
+    except NeverPartitionedError:
+        if importlib.util.find_spec("jaxlib") is None:
+            return model
+    except CompileError:
+        return model
+    else:
+        return model
+    answer = _answer_of_child("sharded HLO", model.text.encode(), name, ranks, "")
+    facts, _, text = answer.partition("\n")
+    return _with_rank_counts(text, json.loads(facts))
+
+
+def _answer_of_child(kind: str, data: bytes, name: str, ranks: int | None, advice: str) -> str:
+    with tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder:
+        child = subprocess.run(  # noqa: S603
+            [sys.executable, "-P", str(CHILD), kind, folder, str(ranks or 0)],
+            input=data,
+            capture_output=True,
+            check=False,
+            # the user's flags are for the process that traces: dumps, devices, other backends
+            env={key: value for key, value in os.environ.items() if key != "XLA_FLAGS"},
+        )
     answer = child.stdout.decode(errors="replace")
     if child.returncode == REFUSED:
-        raise CompileError(complaints(str(path), data, answer, _PRINT_IT[kind]))
+        raise CompileError(complaints(name, data, answer, advice))
     if child.returncode:
-        raise _fault(path, child)
-    counts, _, text = answer.partition("\n")
-    return _with_rank_counts(text, counts)
+        raise _fault(name, child)
+    return answer
 
 
 def _module_of_dump(data: bytes) -> bytes | None:
@@ -73,30 +145,44 @@ def _module_of_dump(data: bytes) -> bytes | None:
     return None
 
 
-def _with_rank_counts(text: str, counts: str) -> ModelText:
+def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
     """The text with counts of ranks in its header, which jaxlib leaves out.
 
     A file's own counts are not believed if they are 1: JAX writes that into every file that was
     not lowered for several devices. Then the devices in its shardings count.
     """
+    counts = facts["counts"]
+    parameters, results = (
+        tuple(
+            WholeArray(
+                array.get("name", ""),
+                array.get("sharding", ""),
+                None if array["shape"] is None else tuple(array["shape"]),
+            )
+            for array in facts.get(key, ())
+        )
+        for key in ("parameters", "results")
+    )
     header, newline, rest = text.partition("\n")
-    if re.search(r"\b(num_partitions|replica_count)=", header):
-        return ModelText(text)
-    is_single = not re.search(r"=(?!1\b)\d", counts)
-    added = count_of_shardings(text) if is_single else counts
-    return ModelText(f"{header}{added}{newline}{rest}", ranks_are_inferred=not counts)
+    is_inferred = False
+    if not re.search(r"\b(num_partitions|replica_count)=", header):
+        is_single = not re.search(r"=(?!1\b)\d", counts)
+        header += count_of_shardings(text) if is_single else counts
+        is_inferred = not counts
+    text = f"{header}{newline}{rest}"
+    return ModelText(text, is_inferred, parameters, results, facts.get("is_partitioned", False))
 
 
-def _fault(path: str | Path, child: subprocess.CompletedProcess[bytes]) -> CompileError:
+def _fault(name: str, child: subprocess.CompletedProcess[bytes]) -> CompileError:
     """The error for a child that ended without an answer."""
     lines = child.stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     if last.startswith(("ImportError", "ModuleNotFoundError", "AttributeError")):
-        fact = f"{path}: the installed jaxlib lacks what is needed: {last}"
-        return _refusal(fact, "install another: pip install --upgrade 'ncc[jax]'")
+        fact = f"{name}: the installed jaxlib lacks what is needed: {last}"
+        return _refusal(fact, "install another: pip install --upgrade 'neuron-ncc[jax]'")
     if child.returncode < 0:
         last = f"signal {-child.returncode}"
-    fact = f"{path}: jaxlib broke down on the file, which is damaged or not what its suffix says"
+    fact = f"{name}: jaxlib broke down on the file, which is damaged or not what its suffix says"
     return _refusal(f"{fact} ({last})")
 
 

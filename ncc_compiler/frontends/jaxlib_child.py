@@ -1,22 +1,35 @@
 """A script: a foreign format on standard input, HLO text on standard output.
 
 It runs in a child process because jaxlib can end the whole process on a broken file. `python
-jaxlib_child.py KIND` prints a line with the header attributes that jaxlib's text lacks, then the
-text, and exits with 0; or it prints jaxlib's error about the file and exits with REFUSED. Only
-jaxlib and numpy are imported.
+jaxlib_child.py KIND FOLDER RANKS` prints a line of JSON, then the text, and exits with 0; or it
+prints jaxlib's error about the file and exits with REFUSED. XLA writes dumps into FOLDER. RANKS is
+what the user says, 0 for nothing. Only jaxlib and numpy are imported.
+
+The JSON has `counts`, the header attributes that jaxlib's text lacks; `is_partitioned`, whether
+XLA's partitioner has run; and, of StableHLO, what the text does not keep: `parameters`, each with
+the shape of the whole array, and `results`, with name, sharding and shape of the whole.
+
+StableHLO that is annotated with shardings is partitioned by XLA's own passes, on as many virtual
+devices of its CPU client as the module has partitions. XLA offers no way to stop there; so the
+passes run as part of a compilation, in a thread, and the process ends as soon as XLA has dumped
+the module behind them. What follows, code generation above all, takes several times as long.
 """
 
 import io
 import itertools
+import json
 import math
+import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxlib import _hlo, _jax
+from jaxlib import _hlo, _jax, xla_client
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
@@ -25,13 +38,17 @@ REFUSED = 4
 """Exit code that neither the interpreter nor a signal gives."""
 
 
-def stablehlo_to_hlo(data: bytes) -> str:
+def stablehlo_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
     """StableHLO as text, bytecode or portable artifact."""
     module = _parsed(data)
+    if module is not None and _is_dynamic(module):
+        module = _parsed(_jax.mlir.refine_polymorphic_shapes(_bytecode(module)))
     if module is None:
         _refuse_several_meshes(data)
-        return "\n" + _converted(data)
+        return _answer(_converted(data))
     with module.context:
+        if _awaits_partitioning(module, ranks):
+            return _partitioned(module, folder)
         _list_groups(module)
         for op in list(_operations(module.operation)):
             if op.name == "stablehlo.all_to_all":
@@ -40,9 +57,26 @@ def stablehlo_to_hlo(data: bytes) -> str:
                 _force_exact_top_k(op)
         _spell_out_bits(module)
         _add_barriers(module)
-    bytecode = io.BytesIO()
-    module.operation.write_bytecode(bytecode)
-    return _rank_counts(module) + _without_barriers(_converted(bytecode.getvalue()))
+        counts = "".join(f", {key}={size}" for key, size in _rank_counts(module).items())
+        arrays = _arrays_of(module)
+        text = _without_barriers(_converted(_bytecode(module)))
+    return _answer(text, counts, arrays)
+
+
+def _is_dynamic(module: ir.Module) -> bool:
+    """Whether sizes of intermediate arrays have to be computed from those of the arguments."""
+    takes, _ = _ends(module)
+    return all(_shape(kind) is not None for kind, _ in takes) and any(
+        isinstance(result.type, ir.RankedTensorType) and not result.type.has_static_shape
+        for op in _operations(module.operation)
+        for result in op.results
+    )
+
+
+def _bytecode(module: ir.Module) -> bytes:
+    data = io.BytesIO()
+    module.operation.write_bytecode(data)
+    return data.getvalue()
 
 
 def _converted(module: bytes) -> str:
@@ -52,23 +86,268 @@ def _converted(module: bytes) -> str:
     return _printed(computation.as_hlo_module())
 
 
-def proto_to_hlo(data: bytes) -> str:
+def proto_to_hlo(data: bytes, ranks: int, folder: Path) -> str:  # noqa: ARG001 - as of every kind
     """An HloModuleProto."""
-    return "\n" + _printed(_hlo.HloModule.from_serialized_hlo_module_proto(data))
+    return _answer(_printed(_hlo.HloModule.from_serialized_hlo_module_proto(data)))
+
+
+def sharded_to_hlo(data: bytes, ranks: int, folder: Path) -> str:
+    """HLO text, or an HloModuleProto, with shardings that nobody has acted upon."""
+    if data.lstrip().startswith(b"HloModule"):
+        data = _hlo.hlo_module_from_text(data.decode()).as_serialized_hlo_module_proto()
+    return stablehlo_to_hlo(_jax.mlir.hlo_to_stablehlo(data), ranks, folder)
+
+
+_Arrays: TypeAlias = dict[str, list[dict[str, Any]]]
+
+
+def _answer(
+    text: str, counts: str = "", arrays: _Arrays | None = None, *, is_partitioned: bool = False
+) -> str:
+    facts = {"counts": counts, "is_partitioned": is_partitioned, **(arrays or {})}
+    return f"{json.dumps(facts)}\n{text}"
+
+
+def _arrays_of(module: ir.Module) -> _Arrays:
+    """What the module says of the whole arrays that it takes and gives."""
+    takes, gives = _ends(module)
+    return {
+        "parameters": [{"shape": _shape(kind)} for kind, _ in takes],
+        "results": [
+            {
+                "name": _text_attribute(attributes, "jax.result_info"),
+                "sharding": "",
+                "shape": _shape(kind),
+            }
+            for kind, attributes in gives
+        ],
+    }
+
+
+_End: TypeAlias = tuple[ir.Type, dict[str, ir.Attribute]]
+
+
+def _ends(module: ir.Module) -> tuple[list[_End], list[_End]]:
+    """Types and attributes of the arguments of the function `main`, and of its results."""
+    main = _main(module)
+    ends = []
+    for key, kinds in (("arg_attrs", main.type.inputs), ("res_attrs", main.type.results)):
+        rows = list(main.attributes[key]) if key in main.attributes else [()] * len(kinds)
+        ends.append(
+            [
+                (kind, {item.name: item.attr for item in row})
+                for kind, row in zip(kinds, rows, strict=True)
+            ]
+        )
+    return ends[0], ends[1]
+
+
+def _main(module: ir.Module) -> Any:
+    """The function `main`; ValueError without one."""
+    for op in module.body.operations:
+        if op.operation.name == "func.func" and op.name.value == "main":
+            return op
+    raise ValueError("the module has no `main` function")
+
+
+def _shape(kind: ir.Type) -> list[int] | None:
+    """Sizes of an array; None of a token and of what has no static shape."""
+    if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
+        return None
+    return list(kind.shape)
+
+
+def _text_attribute(attributes: Mapping[str, ir.Attribute], name: str) -> str:
+    return ir.StringAttr(attributes[name]).value if name in attributes else ""
+
+
+_SHARDING = ("sdy.sharding", "mhlo.sharding")
+_SHARDINGS = (*_SHARDING, "sdy.sharding_per_value")
+_PARTITIONING_CALLS = ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape")
+_RANK_OPS = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "partition_id",
+        "reduce_scatter",
+        "replica_id",
+    )
+)
+
+
+def _awaits_partitioning(module: ir.Module, ranks: int) -> bool:
+    """Whether a module is annotated with shardings that no partitioner has acted upon.
+
+    Partitioned modules keep shardings, of the older spelling, on arguments and results only. Where
+    that is all and no op tells ranks apart, a number of ranks from the user says that it was done.
+    """
+    is_for_ranks = False
+    for op in _operations(module.operation):
+        if op.name.startswith("sdy.") and op.name != "sdy.mesh":
+            return True
+        if op.name == "stablehlo.custom_call":
+            target = ir.StringAttr(op.attributes["call_target_name"]).value
+            if target in _PARTITIONING_CALLS:
+                return True
+            if "callback" in target:  # JAX puts it on one device, also where there is only one
+                continue
+        if any(name in op.attributes for name in _SHARDINGS):
+            return True
+        is_for_ranks |= op.name in _RANK_OPS
+    ends = [attributes for side in _ends(module) for _, attributes in side]
+    if any("sdy.sharding" in attributes for attributes in ends):
+        return True
+    return any("mhlo.sharding" in end for end in ends) and not ranks and not is_for_ranks
+
+
+def _partitioned(module: ir.Module, folder: Path) -> str:
+    """The answer for a module that XLA has to partition first. Raises XLA's errors."""
+    counts = _rank_counts(module)
+    replicas = counts.get("replica_count", 1)
+    partitions = counts.get("num_partitions", 1)
+    if partitions == 1:
+        partitions = _devices_of(module)
+    for op in list(_operations(module.operation)):
+        if op.name == "stablehlo.custom_call":
+            _refuse_python(op)
+    arrays = _arrays_of(module)
+    options = _compile_options(module, replicas, partitions)
+    proto = _dumped(_bytecode(module), options, folder)
+    hlo = _hlo.HloModule.from_serialized_hlo_module_proto(proto)
+    for array, sharding in zip(arrays["results"], _output_shardings(hlo), strict=False):
+        array["sharding"] = str(sharding)
+    header = f", replica_count={replicas}, num_partitions={partitions}"
+    return _answer(_printed(hlo), header, arrays, is_partitioned=True)
+
+
+def _devices_of(module: ir.Module) -> int:
+    """How many devices the meshes and shardings of a module name."""
+    meshes = [
+        _mesh(sdy, op.attributes["mesh"])
+        for op in module.body.operations
+        if op.operation.name == "sdy.mesh"
+    ]
+    tiles = re.findall(r"devices=\[([\d,]+)\]", str(_main(module).type) if meshes else str(module))
+    sizes = [len(devices) for _, devices in meshes]
+    return max(sizes + [math.prod(map(int, dims.split(","))) for dims in tiles], default=1)
+
+
+def _refuse_python(call: ir.Operation) -> None:
+    """Erases a call that inspects a sharding; ValueError for one that partitions by Python code.
+
+    Both hold pointers into the process that wrote the module.
+    """
+    target = ir.StringAttr(call.attributes["call_target_name"]).value
+    if target == "InspectSharding":
+        call.erase()
+    elif target == "CustomSPMDPartitioning":
+        raise ValueError(
+            "jax.experimental.custom_partitioning partitions by a Python function, which only the "
+            "process that traced it can call: write it as jax.shard_map"
+        )
+
+
+def _compile_options(
+    module: ir.Module, replicas: int, partitions: int
+) -> xla_client.CompileOptions:
+    """The options that JAX sets, as far as partitioning reads them."""
+    options = xla_client.CompileOptions()
+    build = options.executable_build_options
+    for counts in (options, build):
+        counts.num_replicas, counts.num_partitions = replicas, partitions
+    ids = np.arange(replicas * partitions).reshape(replicas, partitions)
+    options.device_assignment = _jax.DeviceAssignment.create(ids)
+    build.use_spmd_partitioning = True
+    takes, gives = _ends(module)
+    spellings = {name for side in (takes, gives) for _, attributes in side for name in attributes}
+    is_shardy = "sdy.sharding" in spellings or "xla.sdy." in str(module.operation.attributes)
+    build.use_shardy_partitioner = is_shardy or "mhlo.sharding" not in spellings
+    # what has no sharding gets the one that suits the program
+    without = [[not set(_SHARDING) & set(row) for _, row in side] for side in (takes, gives)]
+    build.allow_spmd_sharding_propagation_to_parameters = without[0]
+    build.allow_spmd_sharding_propagation_to_output = without[1]
+    return options
+
+
+_PARTITIONER = "spmd-partitioning"
+"""The pass that makes the program of a rank."""
+
+_REMOVERS = ("sharding-remover", "shardy-xla")
+"""The passes that drop annotations where there is one partition, in their order."""
+
+
+def _dumped(module: bytes, options: xla_client.CompileOptions, folder: Path) -> bytes:
+    """The HloModuleProto behind the last of the partitioning passes. Raises XLA's errors."""
+    is_single = options.num_partitions == 1
+    debug = options.executable_build_options.debug_options
+    debug.xla_dump_to = str(folder)
+    debug.xla_dump_hlo_pass_re = "|".join(_REMOVERS if is_single else (_PARTITIONER,))
+    debug.xla_dump_hlo_as_proto = True
+    devices = options.num_replicas * options.num_partitions
+    failures: list[Exception] = []
+
+    def compile_it() -> None:
+        try:
+            client = _jax.get_tfrt_cpu_client(num_devices=devices)
+            client.compile_and_load(module, _jax.DeviceList(tuple(client.devices())), options)
+        except Exception as error:  # noqa: BLE001 - raised again where it is read
+            failures.append(error)
+
+    compilation = threading.Thread(target=compile_it, daemon=True)
+    compilation.start()
+    last = _REMOVERS[-1] if is_single else _PARTITIONER
+    while compilation.is_alive():
+        for path in folder.glob(f"*.after_{last}.*.hlo.pb"):
+            if (proto := _whole_module(path)) is not None:
+                return proto
+        compilation.join(0.005)
+    # what comes after the passes may have failed; and a pass that changes nothing is not dumped
+    for pattern in ("*.after_*.hlo.pb", "*.before_*.hlo.pb"):
+        for path in sorted(folder.glob(pattern), reverse=True):  # they are numbered
+            proto = _whole_module(path)
+            if proto is not None and (not failures or f".after_{last}." in path.name):
+                return proto
+    raise failures[0] if failures else ValueError("XLA dumped nothing behind its partitioner")
+
+
+def _whole_module(path: Path) -> bytes | None:
+    """The HloModuleProto, field 1 of a dumped HloProto; None while XLA still writes the file."""
+    size = 0
+    with path.open("rb") as file:
+        for at, byte in enumerate(file.read(6)[1:], start=1):
+            size |= (byte & 0x7F) << 7 * (at - 1)
+            if byte < 0x80:
+                if os.fstat(file.fileno()).st_size <= at + size:
+                    return None
+                file.seek(at + 1)
+                return file.read(size)
+    return None
+
+
+def _output_shardings(module: _hlo.HloModule) -> list[_hlo.HloSharding]:
+    """The shardings of the results, one for each; none where the module does not say."""
+    proto = module.spmd_output_sharding
+    if proto is None:
+        return []
+    whole = _hlo.HloSharding.from_proto(proto)
+    return list(whole.tuple_elements()) or [whole]
 
 
 _NAMES = {"replica_count": "mhlo.num_replicas", "num_partitions": "mhlo.num_partitions"}
 
 
-def _rank_counts(module: ir.Module) -> str:
-    """A line with the counts of replicas and partitions in an MLIR module, spelled as in HLO."""
+def _rank_counts(module: ir.Module) -> dict[str, int]:
+    """The counts of replicas and partitions in an MLIR module, spelled as in HLO."""
     attributes = module.operation.attributes
-    sizes = {
+    return {
         key: ir.IntegerAttr(attributes[name]).value
         for key, name in _NAMES.items()
         if name in attributes
     }
-    return "".join(f", {key}={size}" for key, size in sizes.items()) + "\n"
 
 
 def _parsed(data: bytes) -> ir.Module | None:
@@ -377,17 +656,23 @@ def _printed(module: _hlo.HloModule) -> str:
     return module.to_string(options)
 
 
-KINDS: Mapping[str, Callable[[bytes], str]] = {"StableHLO": stablehlo_to_hlo, "HLO": proto_to_hlo}
+KINDS: Mapping[str, Callable[[bytes, int, Path], str]] = {
+    "StableHLO": stablehlo_to_hlo,
+    "HLO": proto_to_hlo,
+    "sharded HLO": sharded_to_hlo,
+}
 
 
-def main() -> int:
+def main() -> None:
+    kind, folder, ranks = sys.argv[1:]
     try:
-        answer, code = KINDS[sys.argv[1]](sys.stdin.buffer.read()), 0
+        answer, code = KINDS[kind](sys.stdin.buffer.read(), int(ranks), Path(folder)), 0
     except Exception as error:  # noqa: BLE001 - jaxlib raises many kinds, all about the file
         answer, code = str(error) or type(error).__name__, REFUSED
     sys.stdout.buffer.write(answer.encode(errors="replace"))
-    return code
+    sys.stdout.flush()
+    os._exit(code)  # a compilation may still run
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -35,6 +35,10 @@ _HOST_CALL = re.compile(r'custom_call_target="[^"]*callback', re.IGNORECASE)
 _PARAMETER_OR_ROOT = re.compile(r"\bparameter\(|^\s*ROOT ")
 
 
+class NeverPartitionedError(CompileError):
+    """The program is annotated with shardings, and was certainly not partitioned."""
+
+
 _OR_SAY_SO = (
     "if it was, say so with --ranks N, or give its .pb or its HLO text, which keep the name of the "
     f"entry; if not, {PARTITION_IT}"
@@ -81,7 +85,8 @@ def check_partitioned(source: Source, ranks: int | None = None) -> None:
         fact, advice = "and nothing shows that it was partitioned", _OR_SAY_SO
     message = f"the program is annotated with shardings, {fact}"
     span = Span(source, first.start(), first.end())
-    raise CompileError([Diagnostic("input-C3", message, span, help=advice)])
+    kind = NeverPartitionedError if unexpected or any_shardy else CompileError
+    raise kind([Diagnostic("input-C3", message, span, help=advice)])
 
 
 def _is_shardy(annotation: re.Match[str]) -> bool:

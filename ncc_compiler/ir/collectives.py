@@ -191,10 +191,13 @@ def reduction_of(computation: Computation) -> Reduction | None:
 
     On pred XLA's add is `or` and its multiply is `and`. Backends without arithmetic on narrow
     floats have conversions to f32 and back around the op. These are dropped: here narrow floats
-    are computed in f32 and rounded to their type in any case.
+    are computed in f32 and rounded to their type in any case. Where Shardy constrained the result,
+    XLA's partitioner leaves a copy of it.
     """
     nodes, parameters = computation.nodes, computation.parameters()
     root = nodes[computation.root]
+    while root.op == "copy":
+        root = nodes[root.operands[0]]
     if not isinstance(root.type, ArrayType):
         return None
     kind, operands = root.type, root.operands

@@ -184,7 +184,9 @@ IDENTITIES = frozenset(
 """Targets that ask for a memory space or a layout, and return their operand."""
 
 PARTITION_IT = (
-    "partition it: run the program that made it, on a host without accelerators, with "
+    "give it as StableHLO, what lowered.as_text() of JAX prints, in a file .mlir, which is "
+    "partitioned when it is read, or the function to ncc_compiler.from_jax; or partition it: run "
+    "the program that made it, on a host without accelerators, with "
     "JAX_PLATFORMS=cpu XLA_FLAGS='--xla_force_host_platform_device_count=DEVICES "
     "--xla_dump_to=dump --xla_dump_large_constants --xla_dump_hlo_pass_re=spmd-partitioning', "
     "then nccc compile dump/*after_spmd-partitioning*.txt"

@@ -70,17 +70,36 @@ if TYPE_CHECKING:
 @click.option(
     "--trace-ranks", metavar="0-3,8", callback=rank_list, help="Ranks the timeline has [all]."
 )
+@click.option("--each", is_flag=True, help="A row for each collective; equal ones are in one else.")
+@click.option(
+    "--sort",
+    type=click.Choice(["program", "exposed", "time", "bytes", "start"]),
+    default="program",
+    show_default=True,
+    help="The order of the rows of collectives.",
+)
+@click.option(
+    "--tokens",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
+)
 @replying
 def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report import summary
+    from ncc_runtime.report.collective_table import RowOrder
 
     if words["no_values"] and words["outputs"]:
         raise click.UsageError("--no-values gives no --outputs")
     if place.ignore_memory and not words["no_values"]:
         raise click.UsageError("--ignore-memory goes with --no-values; a rank has no such memory")
+    if words["tokens"] and words["no_clock"]:
+        raise click.UsageError("--tokens needs the clock; leave out --no-clock")
+    if words["sort"] not in ("program", "bytes") and words["no_clock"]:
+        raise click.UsageError(f"--sort {words['sort']} needs the clock; leave out --no-clock")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
@@ -116,8 +135,10 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         timeline.write(result.trace, chosen)
     facts = (model.executable, result, options, time.perf_counter() - started)
     reply.give(
-        fields=lambda: summary.as_json(*facts, model.verdicts),
-        text=lambda: summary.as_text(*facts),
+        fields=lambda: summary.as_json(*facts, model.verdicts, words["tokens"]),
+        text=lambda: summary.as_text(
+            *facts, RowOrder(words["sort"]), each=words["each"], tokens=words["tokens"]
+        ),
     )
     reply.warn(model.warnings)
 

@@ -1,19 +1,22 @@
 """What a rank has room for: memory, streams and operands, checked before anything is chosen."""
 
+import itertools
 from collections.abc import Iterator
 
-from ncc_runtime.errors import LoweringError
+from ncc_runtime.errors import LoweringError, PlacementError, TopologyError
+from ncc_runtime.neff.memory import MemoryUse, memory_of, memory_text, size_text
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import BufferKind, Program
+from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import participants, stages_of
-from ncc_runtime.topology.graph import Topology
+from ncc_runtime.placement import nodes_needed
+from ncc_runtime.topology.format.spec import preset_names
+from ncc_runtime.topology.graph import Topology, build
 
 MOST_OPERANDS = 1 << 14
 """Operands of one collective that is lowered: each has transfers of its own in every round."""
 
 _MOST_NAMED = 5  # buffers that a message names
-
-IGNORE_IT = "--no-values --ignore-memory times it all the same"
+_MOST_PLACES = 3  # other places that it names
 
 
 def rank_capacity(topology: Topology) -> int:
@@ -23,8 +26,8 @@ def rank_capacity(topology: Topology) -> int:
 
 def check_capacity(program: Program, topology: Topology, *, ignore_memory: bool) -> None:
     """LoweringError where the program asks for more than a rank has."""
-    if not ignore_memory:
-        _check_memory(program, topology)
+    if not ignore_memory and program.hbm_bytes > rank_capacity(topology):
+        raise LoweringError(_refusal(program, topology, program.hbm_bytes))
     _check_streams(program, topology)
     for placeholder in program.placeholders:
         count = len(placeholder.operands)
@@ -63,61 +66,83 @@ def _check_streams(program: Program, topology: Topology) -> None:
     )
 
 
-def _check_memory(program: Program, topology: Topology) -> None:
-    capacity = rank_capacity(topology)
-    if program.hbm_bytes <= capacity:
-        return
-    largest = max((stage.program for stage in stages_of(program)), key=lambda each: each.hbm_bytes)
-    bytes_of = {
-        kind: sum(buffer.size_bytes for buffer in largest.buffers if buffer.kind is kind)
-        for kind in BufferKind
-    }
-    constants = bytes_of[BufferKind.CONSTANT] + bytes_of[BufferKind.ELIDED]
-    inputs, outputs = bytes_of[BufferKind.INPUT], bytes_of[BufferKind.OUTPUT]
-    between = largest.hbm_bytes - inputs - outputs - constants
-    raise LoweringError(
-        f"the program takes {size_text(largest.hbm_bytes)} a rank, a rank of {topology.name} at "
-        f"lnc {topology.lnc} has {size_text(capacity)}: inputs take {size_text(inputs)}, outputs "
-        f"{size_text(outputs)}, constants {size_text(constants)}, values in between "
-        f"{size_text(between)}; the largest are {', '.join(_largest_buffers(largest))}; shard it "
-        f"over more ranks, or {IGNORE_IT}"
+def check_channels(program: Program, topology: Topology, hbm_bytes: int) -> None:
+    """LoweringError where the channel buffers do not fit beside the program."""
+    if hbm_bytes > rank_capacity(topology):
+        raise LoweringError(_refusal(program, topology, hbm_bytes))
+
+
+def _refusal(program: Program, topology: Topology, hbm_bytes: int) -> str:
+    """What takes the memory, which buffers are the largest, and what would help."""
+    placed = hbm_bytes if hbm_bytes > program.hbm_bytes else None
+    memory = memory_of(program, placed, rank_capacity(topology))
+    largest = "; ".join(row.text for row in memory.largest()[:_MOST_NAMED])
+    where = f"{topology.name} at lnc {topology.lnc}"
+    remedies = _remedies(program, topology, memory)
+    return "\n  ".join(
+        [
+            f"{memory_text(memory)} ({where})",
+            f"largest: {largest}",
+            *(f"would help: {remedy}" for remedy in remedies),
+            "--no-values --ignore-memory times it all the same",
+        ]
     )
 
 
-def check_channels(topology: Topology, program_bytes: int, hbm_bytes: int) -> None:
-    """LoweringError where the channel buffers do not fit beside the program."""
-    capacity = rank_capacity(topology)
-    if hbm_bytes > capacity:
-        raise LoweringError(
-            f"the program takes {size_text(program_bytes)} a rank and its channel buffers "
-            f"{size_text(hbm_bytes - program_bytes)}, {size_text(hbm_bytes - capacity)} more than "
-            f"the {size_text(capacity)} of a rank of {topology.name} at lnc {topology.lnc}: "
-            f"shard it over more ranks, or {IGNORE_IT}"
+def _remedies(program: Program, topology: Topology, memory: MemoryUse) -> Iterator[str]:
+    """What is sure to help, with what it takes."""
+    assert memory.capacity is not None
+    if memory.size_bytes - (memory.channel_buffers or 0) <= memory.capacity:
+        is_joined = any(len(placeholder.operands) > 1 for placeholder in program.placeholders)
+        smaller = ", or a smaller bucket.limit_bytes (nccc compile --pass-option)" * is_joined
+        yield (
+            f"channel buffers of {size_text(memory.capacity - program.hbm_bytes)} or less: "
+            f"another --algorithm{smaller}"
         )
+    else:
+        ranks = next(len(s.ranks) for s in stages_of(program) if s.program is memory.program)
+        least = -(-ranks * program.hbm_bytes // memory.capacity)
+        yield f"{least} ranks instead of {ranks}, where every buffer is divided further over them"
+    whole = [
+        memory.program.tensors[tensor].size_bytes
+        for number, tensor in enumerate(memory.program.inputs)
+        if memory.program.parameter(number).sharding is None
+    ]
+    if memory.program.shardings and sum(whole) * 20 > memory.capacity:
+        yield (
+            f"to shard parameters: {len(whole)} of {len(memory.program.inputs)} have no sharding, "
+            f"{size_text(sum(whole))} on every rank"
+        )
+    if memory.temporaries >= memory.size_bytes - memory.capacity:
+        yield "fewer temporaries: nccc compile says what they take at another -O level"
+    yield from itertools.islice(_roomier(program, topology, memory), _MOST_PLACES)
 
 
-def _largest_buffers(program: Program) -> Iterator[str]:
-    """The largest buffers, each with the line of the user's code that made it, if it is known."""
-    order = sorted(range(len(program.buffers)), key=lambda n: -program.buffers[n].size_bytes)
-    named = order[:_MOST_NAMED]
-    places: dict[int, str] = {}
-    for table in program.queues.values():
-        for row in range(len(table)):
-            results = table.tensors[table.start[row] :][: table.result_count[row]]
-            for tensor in results.tolist():
-                buffer = program.tensors[tensor].buffer
-                origin = int(table.origin[row])
-                if buffer in named and origin >= 0:
-                    places.setdefault(buffer, program.origins[origin].place)
-    for number in named:
-        buffer, place = program.buffers[number], places.get(number)
-        where = f" ({place})" if place else ""
-        yield f"{buffer.kind.value} {buffer.name}{where} {size_text(buffer.size_bytes)}"
+def _roomier(program: Program, topology: Topology, memory: MemoryUse) -> Iterator[str]:
+    """Places whose ranks have room for the program, and for as much of channel buffers as here.
 
-
-def size_text(size_bytes: int) -> str:
-    """A size of memory for people: `417.3 GiB`."""
-    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= unit_bytes:
-            return f"{size_bytes / unit_bytes:.1f} {unit}"
-    return f"{size_bytes} B"
+    The same instance type first, then those of the least memory that is enough.
+    """
+    found: dict[tuple[bool, int, int], list[str]] = {}
+    for name in dict.fromkeys((topology.name, *preset_names())):
+        try:
+            allowed = build(name).figures["lnc.allowed"].value
+        except TopologyError:  # a user's file: what it says of other lnc stands in `topology`
+            continue
+        for lnc in allowed if isinstance(allowed, tuple) else ():
+            assert isinstance(lnc, int)
+            other = build(name, lnc=lnc)
+            room = rank_capacity(other)
+            if room < memory.size_bytes:
+                continue
+            try:
+                nodes = nodes_needed(name, program.ranks, lnc)
+                _check_streams(program, other)
+            except (PlacementError, LoweringError):
+                continue
+            if program.ranks % nodes == 0:
+                found.setdefault((name != topology.name, room, lnc), []).append(
+                    f"{name}" if nodes == 1 else f"{nodes} x {name}"
+                )
+    for (_, room, lnc), names in sorted(found.items()):
+        yield f"{', '.join(names)} at lnc {lnc}: a rank has {size_text(room).replace('.0 ', ' ')}"

@@ -134,7 +134,7 @@ def lower_plans(
     buffers = _channel_buffers(program, plans)
     hbm_bytes = max([program.hbm_bytes, *(buffer.stop for buffer in buffers.values())])
     if not ignore_memory:
-        check_channels(topology, program.hbm_bytes, hbm_bytes)
+        check_channels(program, topology, hbm_bytes)
 
     # rows, placeholder by placeholder; ids that are alike on all ranks are taken first
     ids = SemaphoreIds(

@@ -14,13 +14,13 @@ from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
+    ArrayInfo,
     AttributeValue,
     Block,
     Buffer,
     BufferId,
     BufferKind,
     Origin,
-    Parameter,
     Program,
     Region,
     Semaphore,
@@ -107,7 +107,8 @@ class Definition:
     cc: tuple[Placeholder, ...]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ArrayInfo, ...]
+    results: tuple[ArrayInfo, ...]
     shardings: tuple[Sharding, ...]
     engines: tuple[EngineFile, ...]
 
@@ -165,6 +166,7 @@ def _definition(program: Program) -> Definition:
         origins=program.origins,
         blocks=program.blocks,
         parameters=program.parameters,
+        results=program.results,
         shardings=program.shardings,
         engines=tuple(
             EngineFile(
@@ -215,6 +217,7 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         origins=definition.origins,
         blocks=definition.blocks,
         parameters=definition.parameters,
+        results=definition.results,
         shardings=definition.shardings,
     )
 

@@ -6,6 +6,7 @@ t tensors, s shardings, r regions, v values of a region, p placeholders, k block
 Scalar constants have one spelling, which both sides share.
 """
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
+    ArrayInfo,
     AttributeValue,
     Block,
     BlockKind,
@@ -72,14 +74,9 @@ def print_program(program: Program, constants: bool = True) -> str:
                 for n, row in enumerate(program.shardings)
             ),
         ),
-        (
-            "parameters",
-            (
-                [f"{n}", _name(row.name), "" if row.sharding is None else f"s{row.sharding}"]
-                for n, row in enumerate(program.parameters)
-            ),
-        ),
+        ("parameters", map(_array_info, itertools.count(), program.parameters)),
         ("outputs", _id_row(program.outputs)),
+        ("results", map(_array_info, itertools.count(), program.results)),
         ("constants", _constants(program, listed=constants)),
         ("semaphores", _semaphores(program)),
         ("attributes", ([f"#{n}", _pairs(row)] for n, row in enumerate(program.attributes))),
@@ -88,7 +85,10 @@ def print_program(program: Program, constants: bool = True) -> str:
         (
             "origins",
             (
-                [f"@{n}", _name(origin.node), _name(origin.place)]
+                [
+                    *(f"@{n}", _name(origin.node), _name(origin.place)),
+                    *([_name(origin.op_name)] if origin.op_name else []),
+                ]
                 for n, origin in enumerate(program.origins)
             ),
         ),
@@ -100,6 +100,12 @@ def print_program(program: Program, constants: bool = True) -> str:
         if body := aligned(rows):
             lines += ["", title, *body]
     return "\n".join(lines) + "\n"
+
+
+def _array_info(number: int, info: ArrayInfo) -> list[str]:
+    sharding = "" if info.sharding is None else f"s{info.sharding}"
+    whole = "" if info.shape is None else f"of {_value(info.shape)}"
+    return [f"{number}", _name(info.name), sharding, whole]
 
 
 def _name(text: str) -> str:

@@ -16,6 +16,7 @@ from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
+    ArrayInfo,
     AttributeValue,
     Block,
     BlockKind,
@@ -23,7 +24,6 @@ from ncc_runtime.neff.program import (
     BufferId,
     BufferKind,
     Origin,
-    Parameter,
     Program,
     Region,
     RegionInstr,
@@ -260,7 +260,8 @@ class _ProgramDraft:
         self._tensors: list[Tensor] = []
         self._inputs: tuple[int, ...] = ()
         self._shardings: list[Sharding] = []
-        self._parameters: list[Parameter] = []
+        self._parameters: list[ArrayInfo] = []
+        self._results: list[ArrayInfo] = []
         self._outputs: tuple[int, ...] = ()
         self._constants: dict[int, bytearray] = {}
         self._semaphores: list[Semaphore] = []
@@ -277,7 +278,8 @@ class _ProgramDraft:
             "tensors": self._tensor,
             "inputs": self._input,
             "shardings": self._sharding,
-            "parameters": self._parameter,
+            "parameters": lambda row: self._array_info(row, self._parameters),
+            "results": lambda row: self._array_info(row, self._results),
             "outputs": self._output,
             "constants": self._constant,
             "semaphores": self._semaphore,
@@ -324,6 +326,7 @@ class _ProgramDraft:
             origins=tuple(self._origins),
             blocks=tuple(self._blocks),
             parameters=tuple(self._parameters),
+            results=tuple(self._results),
             shardings=tuple(self._shardings),
         )
 
@@ -362,10 +365,12 @@ class _ProgramDraft:
         parts = row.match(_LIST, "parts such as [0,1]")[1]
         self._shardings.append(Sharding(_numbers(tiles), _numbers(parts)))
 
-    def _parameter(self, row: ListingRow) -> None:
-        row.keyword(str(len(self._parameters)))
+    def _array_info(self, row: ListingRow, infos: list[ArrayInfo]) -> None:
+        row.keyword(str(len(infos)))
         name, sharding = row.name("name"), _reference(row, "s")
-        self._parameters.append(Parameter(name, None if sharding == NONE else sharding))
+        sizes = row.match(_LIST, "sizes such as [2,1]")[1] if row.accept("of") else None
+        shape = None if sizes is None else _numbers(sizes)
+        infos.append(ArrayInfo(name, None if sharding == NONE else sharding, shape))
 
     def _output(self, row: ListingRow) -> None:
         self._outputs += row.ids("t")
@@ -412,7 +417,8 @@ class _ProgramDraft:
 
     def _origin(self, row: ListingRow) -> None:
         row.numbered("@", len(self._origins))
-        self._origins.append(Origin(row.name("node"), row.name("place")))
+        node, place = row.name("node"), row.name("place")
+        self._origins.append(Origin(node, place, "" if row.is_done() else row.name("op_name")))
 
     def _block(self, row: ListingRow) -> None:
         row.numbered("k", len(self._blocks))

@@ -5,6 +5,7 @@ Every rank runs the same program; what differs between ranks is data and, once p
 
 import enum
 import math
+import operator
 from collections.abc import Mapping
 from typing import NewType
 
@@ -160,10 +161,11 @@ class Block:
 
 @attrs.frozen
 class Origin:
-    """The origin of an instruction: a graph node and, where known, a line of the user's code."""
+    """The origin of an instruction: a graph node and, where known, where the user's code has it."""
 
     node: str
-    place: str = ""
+    place: str = ""  # `model.py:12`
+    op_name: str = ""  # XLA's path of named scopes: `jit(step)/layer_0/mlp/dot_general`
 
 
 @attrs.frozen
@@ -173,13 +175,25 @@ class Sharding:
     tiles: tuple[int, ...]  # by dimension, how many
     parts: tuple[int, ...]  # by rank, the tile that it has, counted in row-major order
 
+    def cuts(self, whole: tuple[int, ...], tile: tuple[int, ...]) -> bool:
+        """Whether its tiles of a whole array have this shape, the last ones padded to it."""
+        if not len(whole) == len(tile) == len(self.tiles):
+            return False
+        sizes = zip(whole, self.tiles, tile, strict=True)
+        return all(-(-size // count) == part for size, count, part in sizes)
+
 
 @attrs.frozen
-class Parameter:
-    """The model's name of an input, and how it is sharded, where that is known."""
+class ArrayInfo:
+    """What the model calls an input or output, and how the whole array lies on the ranks.
+
+    With a sharding and no shape the whole has `tiles` times the sizes of a rank's array. With a
+    shape and no sharding every rank has the whole. With neither nothing is known of the whole.
+    """
 
     name: str = ""
     sharding: int | None = None  # of Program.shardings
+    shape: tuple[int, ...] | None = None  # of the whole; the last tiles may be padded
 
 
 @attrs.frozen
@@ -202,12 +216,24 @@ class Program:
     queues: Mapping[Engine, InstrTable]
     origins: tuple[Origin, ...]
     blocks: tuple[Block, ...] = ()
-    parameters: tuple[Parameter, ...] = ()  # one for each of inputs, or none
+    parameters: tuple[ArrayInfo, ...] = ()  # one for each of inputs, or none
+    results: tuple[ArrayInfo, ...] = ()  # one for each of outputs, or none
     shardings: tuple[Sharding, ...] = ()
 
-    def parameter(self, number: int) -> Parameter:
+    def parameter(self, number: int) -> ArrayInfo:
         """The name and sharding of an input, as far as they are known."""
-        return self.parameters[number] if self.parameters else Parameter()
+        return self.parameters[number] if self.parameters else ArrayInfo()
+
+    def result(self, number: int) -> ArrayInfo:
+        """The name and sharding of an output, as far as they are known."""
+        return self.results[number] if self.results else ArrayInfo()
+
+    def whole_shape(self, info: ArrayInfo, tensor: int) -> tuple[int, ...] | None:
+        """The shape of the whole array that a tensor is a rank's part of; None if not known."""
+        if info.shape is not None or info.sharding is None:
+            return info.shape
+        tiles = self.shardings[info.sharding].tiles
+        return tuple(map(operator.mul, tiles, self.tensors[tensor].shape))
 
     def elided(self) -> tuple[Origin, ...]:
         """The constants without value, in order, and where they come from, if that is known."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from ncc_runtime.errors import MismatchError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import BufferId, Program, TensorId
+from ncc_runtime.neff.program import ArrayInfo, BufferId, Origin, Program, TensorId
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -26,6 +26,11 @@ class Stage:
     program: Program
     ranks: np.ndarray  # (r,) int32, ascending
     label: str = ""  # its name in messages
+    buffers: range = attrs.field()  # its own, among those of the program
+
+    @buffers.default
+    def _all_buffers(self) -> range:
+        return range(len(self.program.buffers))
 
     @property
     def rows(self) -> slice | np.ndarray:
@@ -76,6 +81,20 @@ def stages_of(program: Program) -> tuple[Stage, ...]:
     if isinstance(program, JointProgram):
         return program.stages
     return (Stage(program, np.arange(program.ranks, dtype=np.int32), program.name),)
+
+
+def collective_origins(program: Program) -> tuple[Origin, ...]:
+    """Where every collective comes from, by placeholder; a shared one as in its first stage."""
+    origins: dict[int, Origin] = {}
+    for stage in stages_of(program):
+        for table in stage.program.queues.values():
+            for row in np.flatnonzero((table.placeholder != NONE) & (table.origin != NONE)):
+                number = int(table.placeholder[row])
+                origins.setdefault(number, stage.program.origins[int(table.origin[row])])
+    return tuple(
+        origins.get(number, Origin(placeholder.name))
+        for number, placeholder in enumerate(program.placeholders)
+    )
 
 
 def matched_blocks_of(program: Program) -> Mapping[int, int]:
@@ -145,6 +164,9 @@ def joined(
             for program in programs
             for number in range(len(program.inputs))
         ),
+        results=tuple(
+            program.result(number) for program in programs for number in range(len(program.outputs))
+        ),
         shardings=tuple(row for program in programs for row in program.shardings),
         matched_blocks={
             offsets[stage].blocks + block: offsets[first].blocks + match
@@ -152,8 +174,12 @@ def joined(
         },
     )
     parts = (
-        attrs.evolve(stage, program=_of_stage(joint, programs[number], collectives, number))
-        for number, stage in enumerate(stages)
+        attrs.evolve(
+            stage,
+            program=_of_stage(joint, programs[number], collectives, number),
+            buffers=range(offset.buffers, offset.buffers + len(programs[number].buffers)),
+        )
+        for number, (stage, offset) in enumerate(zip(stages, offsets, strict=True))
     )
     return attrs.evolve(joint, stages=tuple(parts))
 
@@ -235,12 +261,12 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
         attrs.evolve(tensor, buffer=BufferId(tensor.buffer + offset.buffers))
         for tensor in program.tensors
     )
-    parameters = (
-        parameter
-        if parameter.sharding is None
-        else attrs.evolve(parameter, sharding=parameter.sharding + offset.shardings)
-        for parameter in program.parameters
-    )
+
+    def renumbered(info: ArrayInfo) -> ArrayInfo:
+        if info.sharding is None:
+            return info
+        return attrs.evolve(info, sharding=info.sharding + offset.shardings)
+
     shift = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
     attributes = (
         {
@@ -262,7 +288,8 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
             attrs.evolve(block, predicate=TensorId(block.predicate + offset.tensors))
             for block in program.blocks
         ),
-        parameters=tuple(parameters),
+        parameters=tuple(map(renumbered, program.parameters)),
+        results=tuple(map(renumbered, program.results)),
     )
 
 

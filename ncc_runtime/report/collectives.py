@@ -15,7 +15,8 @@ from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.lowering.choices import chooser_of, collective_key, groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.program import Origin, Program
+from ncc_runtime.neff.stages import collective_origins, ranks_text
 from ncc_runtime.report.overlap import Cover, busy_cover
 from ncc_runtime.topology.routes import Transport
 
@@ -29,8 +30,13 @@ class CollectiveRow:
     id: int
     name: str
     op: str
+    line: str  # of the user's code, `model.py:12`; empty where it is not known
+    op_name: str  # XLA's path of named scopes, `jit(step)/layer_0/mlp/dot_general`, if known
     algorithm: str
-    group_size: int
+    groups: int  # of a permute 1: all ranks that take part
+    group_size: int  # of the largest
+    first_group: str  # its ranks, `0-7`, `0-56:8` in steps of 8
+    pairs: int  # of a permute
     operands: int
     bytes: int  # of the larger side on one rank, as nccom-test counts size
     runs: int | None  # more than one in a loop; times are of all runs together
@@ -47,10 +53,12 @@ def collective_rows(
 ) -> tuple[CollectiveRow, ...]:
     """The rows, in the order of the program's placeholders."""
     busy = busy_cover(trace) if trace is not None and traffic else None
+    origins = collective_origins(executable.program)
     return tuple(
         _row(
             executable,
             number,
+            origins[number],
             moved,
             _Times() if trace is None or busy is None else _times(trace, busy, number),
         )
@@ -85,7 +93,9 @@ def _times(trace: Trace, busy: Cover, number: int) -> _Times:
     )
 
 
-def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> CollectiveRow:
+def _row(
+    executable: Executable, number: int, origin: Origin, moved: Traffic, times: _Times
+) -> CollectiveRow:
     placeholder, filled = executable.program.placeholders[number], executable.lowered[number]
     tensors = executable.program.tensors
     sides = (placeholder.operands, placeholder.results)
@@ -93,7 +103,12 @@ def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> 
         id=number,
         name=placeholder.name,
         op=placeholder.op.value,
+        line=origin.place,
+        op_name=origin.op_name,
         algorithm=filled.name,
+        groups=max(1, len(placeholder.groups)),
+        first_group=_steps_text(groups_of(executable.program, placeholder)),
+        pairs=len(placeholder.pairs),
         group_size=max(filled.group_sizes, default=0),
         operands=len(placeholder.operands),
         bytes=max(sum(tensors[tensor].size_bytes for tensor in side) for side in sides),
@@ -106,6 +121,18 @@ def _row(executable: Executable, number: int, moved: Traffic, times: _Times) -> 
         sent_by_rank=tuple(moved.sent_by_rank.tolist()),
     )
 
+
+def _steps_text(groups: Sequence[Sequence[int]]) -> str:
+    """The first group; equal steps as lists of CPUs are written, `first-last:step`."""
+    ranks = groups[0] if groups else ()
+    steps = set(np.diff(ranks).tolist())
+    if len(ranks) > 2 and len(steps) == 1 and min(steps) > 1:
+        return f"{ranks[0]}-{ranks[-1]}:{min(steps)}"
+    text = ranks_text(ranks)
+    return text if len(text) <= _LONGEST_GROUP else f"{text[: _LONGEST_GROUP - 1]}…"
+
+
+_LONGEST_GROUP = 24
 
 SHOWN = 5
 """Collectives that a text shows."""

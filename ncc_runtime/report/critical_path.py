@@ -13,7 +13,9 @@ import attrs
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
-from ncc_runtime.report.row_texts import placeholder_text, row_texts
+from ncc_runtime.neff.program import Origin
+from ncc_runtime.neff.stages import collective_origins
+from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts
 
 
 @attrs.frozen
@@ -40,6 +42,7 @@ class PathStep:
     slowed_ps: int  # what sharing added to its events
     events: int
     late: str  # what its first event waited for last
+    line: str = ""  # of the user's code, `model.py:12`, of its collective or first instruction
 
 
 @attrs.frozen
@@ -116,6 +119,7 @@ def _step(trace: Trace, texts: "_EventTexts", intervals: Sequence[PathInterval])
         slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
         events=len(events),
         late=texts.late(events[0]),
+        line=texts.line(events[0]),
     )
 
 
@@ -124,7 +128,7 @@ class _EventTexts:
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._names: dict[int, Sequence[str]] = {}
+        self._texts: dict[int, RowTexts] = {}
         self._semaphores: dict[int, dict[int, str]] = {}
 
     @cached_property
@@ -171,11 +175,25 @@ class _EventTexts:
         name = self._executable.queues[int(self._trace.queue[event])].name
         return f"{name} of rank {int(self._trace.rank[event])}"
 
+    def line(self, event: int) -> str:
+        """The line of the user's code that an event comes from; empty where it is not known."""
+        placeholder = self._placeholder(event)
+        if placeholder != IDLE:
+            return self._origins[placeholder].place
+        return self._texts_of(event).place[int(self._trace.row[event])]
+
+    @cached_property
+    def _origins(self) -> Sequence[Origin]:
+        return collective_origins(self._executable.program)
+
     def _row(self, event: int) -> str:
+        return self._texts_of(event).name[int(self._trace.row[event])]
+
+    def _texts_of(self, event: int) -> RowTexts:
         number = int(self._trace.queue[event])
-        if number not in self._names:
-            self._names[number] = row_texts(self._executable, number).name
-        return self._names[number][int(self._trace.row[event])]
+        if number not in self._texts:
+            self._texts[number] = row_texts(self._executable, number)
+        return self._texts[number]
 
     def _semaphore(self, event: int) -> str:
         rank = int(self._trace.rank[event])

@@ -18,13 +18,15 @@ from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.neff.memory import largest_lines
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import Program
-from ncc_runtime.placement import Placement
+from ncc_runtime.neff.program import Origin, Program
+from ncc_runtime.neff.stages import collective_origins
 from ncc_runtime.plans import document
 from ncc_runtime.plans.document import encoded
 from ncc_runtime.plans.files import PlanFile
-from ncc_runtime.report.run import SCHEMA
+from ncc_runtime.report.row_texts import lines_text
+from ncc_runtime.report.run import facts, heading, memory_use
 
 
 @attrs.frozen(eq=False)
@@ -32,6 +34,8 @@ class Explained:
     """Equal collectives, and how their algorithm was chosen."""
 
     ids: tuple[int, ...]
+    names: tuple[str, ...]
+    lines: tuple[str, ...]  # of the user's code that are known, each once
     placeholder: Placeholder  # the first of them
     bytes: int  # of the larger side on one rank
     groups: tuple[tuple[int, ...], ...]
@@ -63,8 +67,7 @@ class Explained:
 class Explanation:
     """Every kind of collective of a placed program."""
 
-    program: Program
-    placement: Placement
+    executable: Executable
     parts: Parts
     rows: tuple[Explained, ...]
 
@@ -81,15 +84,22 @@ def explained(
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
         alike.setdefault((collective_key(program, placeholder), *kind), []).append(number)
-    rows = tuple(_explained(program, parts, ids, choices[ids[0]]) for ids in alike.values())
-    return Explanation(program, placement, parts, rows)
+    origins = collective_origins(program)
+    rows = tuple(
+        _explained(program, parts, ids, origins, choices[ids[0]]) for ids in alike.values()
+    )
+    return Explanation(executable, parts, rows)
 
 
-def _explained(program: Program, parts: Parts, ids: list[int], choice: Choice) -> Explained:
+def _explained(
+    program: Program, parts: Parts, ids: list[int], origins: Sequence[Origin], choice: Choice
+) -> Explained:
     placeholder = program.placeholders[ids[0]]
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     return Explained(
         ids=tuple(ids),
+        names=tuple(program.placeholders[number].name for number in ids),
+        lines=tuple(dict.fromkeys(origins[n].place for n in ids if origins[n].place)),
         placeholder=placeholder,
         bytes=payload_bytes(job),
         groups=groups,
@@ -102,7 +112,7 @@ def saved(explanation: Explanation) -> bytes:
     """A file of the plans that were chosen, each kind of collective once."""
     texts = []
     for row in explanation.rows:
-        job = job_of(explanation.program, row.placeholder)
+        job = job_of(explanation.executable.program, row.placeholder)
         text = document.described(job, row.choice.chosen.replica_groups)
         if text not in texts:
             texts.append(text)
@@ -153,15 +163,8 @@ def touched(parts: Parts, price: Price, kind: PartKind) -> tuple[int, int]:
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """The object that `nccrt explain --json` prints; times in microseconds, sizes in bytes."""
-    placement = explanation.placement
     return {
-        "schema": SCHEMA,
-        "model": explanation.program.name,
-        "topology": placement.topology.name,
-        "nodes": placement.topology.nodes,
-        "lnc": placement.topology.lnc,
-        "placement": placement.strategy,
-        "ranks": placement.ranks,
+        **facts(explanation.executable),
         "collectives": [_row(explanation.parts, row) for row in explanation.rows],
     }
 
@@ -169,6 +172,8 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
 def _row(parts: Parts, row: Explained) -> dict[str, Any]:
     return {
         "ids": list(row.ids),
+        "names": list(row.names),
+        "lines": list(row.lines),
         "op": row.placeholder.op.value,
         "dtype": row.placeholder.dtype.value,
         "bytes": row.bytes,
@@ -245,11 +250,9 @@ def as_text(explanation: Explanation) -> str:
     """A heading, then every kind of collective in the order of the program."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
-    place = explanation.placement
-    console.print(
-        f"{explanation.program.name}: {place.ranks} ranks on {place.topology.nodes} x "
-        f"{place.topology.name}, lnc {place.topology.lnc}, {place.strategy}"
-    )
+    console.print(heading(explanation.executable), soft_wrap=True)
+    for line in largest_lines(memory_use(explanation.executable), MOST_NAMED):
+        console.print(line, soft_wrap=True)
     if not explanation.rows:
         console.print("no collectives: the topology makes no difference to this program")
     for row in explanation.rows:
@@ -268,18 +271,19 @@ def _heading(row: Explained) -> str:
     many = "1 group" if len(row.groups) == 1 else f"{len(row.groups)} groups"
     ranks = ",".join(map(str, row.groups[0][:MOST_NAMED]))
     dots = ",…" if len(row.groups[0]) > MOST_NAMED else ""
+    lines = f" ({lines_text(row.lines)})" if row.lines else ""
     return (
         f"{row.placeholder.op.value} {row.placeholder.dtype.value}, {row.bytes} B, {many} of "
-        f"{' or '.join(map(str, sizes))} ({{{ranks}{dots}}}): {named}{more}"
+        f"{' or '.join(map(str, sizes))} ({{{ranks}{dots}}}): {named}{more}{lines}"
     )
 
 
 def _table(parts: Parts, row: Explained) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for heading in HEADINGS:
+    for name in HEADINGS:
         words = ("algorithm", "decided by", "busiest link")
-        table.add_column(heading, justify="left" if heading in words else "right")
+        table.add_column(name, justify="left" if name in words else "right")
     for candidate in row.choice.candidates:
         if candidate.price is not None:
             mark = "*" if candidate.name == row.choice.chosen.name else ""

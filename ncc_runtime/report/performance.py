@@ -98,6 +98,7 @@ def _step(step: PathStep) -> dict[str, Any]:
     return {
         "what": step.what,
         "kind": step.kind,
+        "line": step.line,
         "placeholder": step.placeholder,
         "ranks": list(step.ranks),
         "start_us": step.start_ps / 1e6,
@@ -161,12 +162,14 @@ def table(path: CriticalPath) -> Table:
     steps = Table(box=None, pad_edge=False, title=f"critical path{more}", title_justify="left")
     for name in ("start us", "time us"):
         steps.add_column(name, justify="right", no_wrap=True)
-    for name in ("step", "ranks", "waited for"):
-        steps.add_column(name, no_wrap=name == "ranks")  # long sentences go on in the next line
+    has_lines = any(step.line for step in shown)
+    for name in ("step", *(("line",) if has_lines else ()), "ranks", "waited for"):
+        # long sentences go on in the next line
+        steps.add_column(name, no_wrap=name in ("line", "ranks"))
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         ranks = ranks_text(step.ranks)
         ranks = ranks if len(ranks) <= 12 else f"{len(step.ranks)} ranks"
-        words = (step.what, ranks, step.late)
+        words = (step.what, *((step.line,) if has_lines else ()), ranks, step.late)
         steps.add_row(*times, *(word.replace("[", "\\[") for word in words))
     return steps

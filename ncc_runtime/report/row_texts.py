@@ -48,6 +48,12 @@ def placeholder_text(executable: Executable, number: int) -> str:
     return f"p{number} {placeholder.name or placeholder.op.value}"
 
 
+def lines_text(lines: Sequence[str]) -> str:
+    """The first of some lines, and how many others there are: `model.py:12 and 2 more`."""
+    more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return f"{lines[0]}{more}" if lines else ""
+
+
 def _instruction(executable: Executable, program: Program, row: Instr) -> str:
     if row.opcode == PTC2 and row.placeholder != NONE:
         return f"trigger {placeholder_text(executable, row.placeholder)}"

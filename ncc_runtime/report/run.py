@@ -1,14 +1,16 @@
 """The result of a run, as the caller gets it, and how its program and proofs are reported."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.trace import Trace, Traffic
-from ncc_runtime.lowering.capacity import rank_capacity, size_text
+from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
@@ -23,6 +25,17 @@ class Run:
     collectives: tuple[CollectiveRow, ...]
     proofs: tuple[Proof, ...] = ()  # what was proved before it ran
     notes: tuple[str, ...] = ()  # what was assumed
+    assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+
+    @functools.cached_property
+    def result(self) -> Any:
+        """What the function returns, as whole arrays in its trees; None without values.
+
+        Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
+        that of the lowest; an array of which the file does not say how it lies on the ranks stays
+        [ranks, *shape].
+        """
+        return None if self.assemble is None else self.assemble(self.outputs)
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"
@@ -39,16 +52,20 @@ SCHEMA = 1
 
 
 def heading(executable: Executable) -> str:
-    """The first line: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`."""
+    """The first lines: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`, and the memory."""
     topology, place = executable.topology, executable.placement
-    line = (
+    ignored = ", ignored" if executable.ignores_memory else ""
+    return (
         f"{executable.program.name}: {executable.ranks} ranks on {topology.nodes} x "
-        f"{topology.name}, lnc {topology.lnc}, {place.strategy}"
+        f"{topology.name}, lnc {topology.lnc}, {place.strategy}\n"
+        f"{memory_text(memory_use(executable))}{ignored}"
     )
-    if not executable.ignores_memory:
-        return line
-    required, available = size_text(executable.hbm_bytes), size_text(rank_capacity(topology))
-    return f"{line}\nmemory ignored: it takes {required} a rank, which has {available}"
+
+
+def memory_use(executable: Executable) -> MemoryUse:
+    """What the rank that takes most takes of its memory."""
+    capacity = rank_capacity(executable.topology)
+    return memory_of(executable.program, executable.hbm_bytes, capacity)
 
 
 def facts(executable: Executable) -> dict[str, Any]:
@@ -62,6 +79,7 @@ def facts(executable: Executable) -> dict[str, Any]:
         "lnc": topology.lnc,
         "placement": executable.placement.strategy,
         "ranks": executable.ranks,
+        "memory": memory_json(memory_use(executable)),
         "memory_ignored": executable.ignores_memory,
     }
 

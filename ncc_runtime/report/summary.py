@@ -2,11 +2,12 @@
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ncc_runtime.group_rules.verdict import Verdict
@@ -14,9 +15,11 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import collectives, performance
-from ncc_runtime.report.collectives import REMOTE, CollectiveRow
+from ncc_runtime.report import collective_table, collectives, performance
+from ncc_runtime.report.collective_table import RowOrder
+from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
+from ncc_runtime.report.rates import rates_json, rates_lines, rates_of
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
 
 WIDTH = 120
@@ -28,8 +31,13 @@ def as_json(
     options: RunOptions,
     host_s: float,
     verdicts: Sequence[Verdict] = (),
+    tokens: int | None = None,
 ) -> dict[str, Any]:
-    """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes."""
+    """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes.
+
+    `tokens` are those of one run, on all ranks.
+    """
+    rates = None if run.trace is None else rates_of(run.trace, tokens)
     program, has_stages = executable.program, len(executable.stages) > 1
     joined = collectives.by_id(collectives.joined(executable, run.collectives))
     return {
@@ -43,11 +51,14 @@ def as_json(
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
+        "rates": None if rates is None else rates_json(rates),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
         "outputs": {
             f"out{number}": {
                 "shape": list(program.tensors[tensor].shape),
                 "dtype": program.tensors[tensor].dtype.value,
+                "name": program.result(number).name,
+                "whole_shape": program.whole_shape(program.result(number), tensor),
                 **(
                     {"program": stage.program.name, "ranks": stage.ranks.tolist()}
                     if has_stages
@@ -68,8 +79,13 @@ def _collective(row: CollectiveRow, one_by_one_us: float | None) -> dict[str, An
         "id": row.id,
         "name": row.name,
         "op": row.op,
+        "line": row.line,
+        "op_name": row.op_name,
         "algorithm": row.algorithm,
+        "groups": row.groups,
         "group_size": row.group_size,
+        "first_group": row.first_group,
+        "pairs": row.pairs,
         "operands": row.operands,
         "bytes": row.bytes,
         "runs": row.runs,
@@ -108,18 +124,31 @@ def blas_kernel() -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float) -> str:
-    """The summary that `nccrt run` prints."""
+def as_text(
+    executable: Executable,
+    run: Run,
+    options: RunOptions,
+    host_s: float,
+    order: RowOrder = RowOrder.PROGRAM,
+    *,
+    each: bool = False,
+    tokens: int | None = None,
+) -> str:
+    """The summary that `nccrt run` prints; with `each` every collective has a row of its own.
+
+    `tokens` are those of one run, on all ranks.
+    """
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    console.print(heading(executable), markup=False)
+    console.print(heading(executable), markup=False, soft_wrap=True)
     counts = instruction_counts(executable)
     console.print(
         f"{counts['engine']} engine instructions, {counts['cc']} CC-core instructions, "
         f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks"
     )
     if run.collectives:
-        out.writelines(f"{line}\n" for line in _collectives_lines(run.collectives))
+        lines = collective_table.table_lines(run.collectives, order, each=each)
+        out.writelines(f"{line}\n" for line in lines)
     for note in run.notes:
         console.print(f"note: {note}", markup=False)
         for line in collectives.lines(collectives.joined(executable, run.collectives)):
@@ -131,6 +160,9 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     if run.trace is not None:
         spent = Performance(run.trace)
         console.print(f"predicted time {run.trace.time_ps / 1e6:.3f} us")
+        if rates := rates_of(run.trace, tokens):
+            for line in rates_lines(rates, executable.ranks):
+                console.print(line, markup=False, soft_wrap=True)
         for line in performance.lines(spent):
             console.print(line, markup=False, soft_wrap=True)
         console.print(performance.table(spent.path))
@@ -138,32 +170,6 @@ def as_text(executable: Executable, run: Run, options: RunOptions, host_s: float
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def _collectives_lines(rows: Sequence[CollectiveRow]) -> Iterator[str]:
-    """A table; there may be many thousands of rows, and rich takes long to lay out each."""
-    times = ("start us", "time us", "exposed us")
-    moved = (f"{transport.value} B" for transport in REMOTE)
-    headings = ("id", "op", "algorithm", "ranks", "bytes", *times, *moved)
-    lines = [headings, *map(_collective_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if heading in ("op", "algorithm") else ">" for heading in headings]
-    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield "collectives"
-    yield from (row.format(*cells) for cells in lines)
-
-
-def _collective_cells(row: CollectiveRow) -> tuple[str, ...]:
-    times = (row.start_us, row.time_us, row.exposed_us)
-    return (
-        str(row.id),
-        row.op,
-        row.algorithm,
-        str(row.group_size),
-        str(row.bytes),
-        *("-" if time is None else f"{time:.3f}" for time in times),
-        *(str(row.bytes_by_transport[transport.value]) for transport in REMOTE),
-    )
 
 
 MOST_OUTPUTS = 1000
@@ -174,12 +180,16 @@ def _outputs_table(executable: Executable, run: Run) -> Table:
     table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
     has_stages = len(executable.stages) > 1
     begins = "the first of them begins" if has_stages else "rank 0 begins"
-    for name in ("name", "type on a rank", *(("ranks",) if has_stages else ()), begins):
+    program = executable.program
+    is_named = any(result.name for result in program.results)
+    called = ("in the model",) if is_named else ()
+    for name in ("name", *called, "type on a rank", *(("ranks",) if has_stages else ()), begins):
         table.add_column(name)
     outputs = zip(_outputs(executable), run.outputs, strict=True)
     for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS)):
         table.add_row(
             f"out{number}",
+            *((escape(repr(program.result(number).name)[1:-1]),) if is_named else ()),
             stage.program.tensors[tensor].type_text.replace("[", "\\["),
             *((ranks_text(stage.ranks.tolist()),) if has_stages else ()),
             _first_values(array[0]),

@@ -244,6 +244,25 @@ def test_an_instruction_knows_the_users_line(metadata, place):
     assert program.origins[negate.origin].place == place
 
 
+@pytest.mark.parametrize(
+    ("metadata", "place", "op_name"),
+    [
+        (
+            r'op_name="jit(f)/layer_0/neg" source_file="m.py" source_line=3',
+            "m.py:3",
+            "jit(f)/layer_0/neg",
+        ),
+        (r'op_name="jit(f)/x[\"a\"]"', "", 'jit(f)/x["a"]'),
+        (r'source_file="m.py"', "m.py", ""),
+    ],
+)
+def test_an_instruction_knows_its_named_scopes(metadata, place, op_name):
+    program = compiled("%x = f32[] parameter(0)", f"%n = f32[] negate(%x), metadata={{{metadata}}}")
+    (negate,) = rows(program, Engine.VECTOR)
+    origin = program.origins[negate.origin]
+    assert (origin.place, origin.op_name) == (place, op_name)
+
+
 def test_compilation_is_deterministic():
     lines = ["%x = f32[8] parameter(0)", *(f"%v{k} = f32[8] tanh(%x)" for k in range(9))]
     assert compiled(*lines) == compiled(*lines)

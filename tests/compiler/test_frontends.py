@@ -4,6 +4,7 @@ What jaxlib makes of files is tested in tests/oracle/test_frontends.py.
 """
 
 import importlib.util
+import json
 import subprocess
 
 import pytest
@@ -139,12 +140,17 @@ def test_without_jaxlib_the_extra_is_named(command, suffix, tmp_path, monkeypatc
     assert main([command, str(path)]) == 1
     told = capsys.readouterr().err
     assert "takes jaxlib" in told
-    assert "pip install 'ncc[jax]'" in told
+    assert "pip install 'neuron-ncc[jax]'" in told
 
 
 def test_a_foreign_file_that_is_missing_is_refused(tmp_path, capsys):
     assert main(["check", str(tmp_path / "m.pb")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'm.pb'}: no such file or directory\n"
+
+
+def answer(counts: str, text: str) -> bytes:
+    """What the child writes for a module with these counts of ranks."""
+    return json.dumps({"counts": counts}).encode() + b"\n" + text.encode()
 
 
 def answered(monkeypatch, *, code: int, output: bytes = b"", errors: bytes = b"") -> None:
@@ -161,16 +167,19 @@ def read(tmp_path, data: bytes = b"module {\n  nonsense\n}\n") -> str:
 
 
 def test_the_header_gets_the_ranks_that_the_text_lacks(tmp_path, monkeypatch):
-    answered(monkeypatch, code=0, output=b", num_partitions=4\nHloModule m\n\nENTRY")
+    answered(monkeypatch, code=0, output=answer(", num_partitions=4", "HloModule m\n\nENTRY"))
     assert read(tmp_path) == "HloModule m, num_partitions=4\n\nENTRY"
 
 
+TWO = "HloModule m, num_partitions=2\n"
+
+
 def test_a_header_that_names_ranks_stays_as_it_is(tmp_path, monkeypatch):
-    answered(monkeypatch, code=0, output=b", num_partitions=4\nHloModule m, num_partitions=2\n")
-    assert read(tmp_path) == "HloModule m, num_partitions=2\n"
+    answered(monkeypatch, code=0, output=answer(", num_partitions=4", TWO))
+    assert read(tmp_path) == TWO
 
 
-TWO_OF_FOUR = b"""HloModule m
+TWO_OF_FOUR = """HloModule m
 
 ENTRY main {
   x = f32[4] parameter(0)
@@ -178,23 +187,23 @@ ENTRY main {
   ROOT z = f32[4] collective-permute(y), source_target_pairs={{0,3}}
 }
 """
-LONE = b"HloModule m\n\nENTRY main {\n  ROOT x = f32[4] parameter(0)\n}\n"
+LONE = "HloModule m\n\nENTRY main {\n  ROOT x = f32[4] parameter(0)\n}\n"
 
 
 @pytest.mark.parametrize("command", ["check", "compile"])
 def test_a_guess_of_the_number_of_ranks_is_told(command, tmp_path, monkeypatch, capsys):
-    answered(monkeypatch, code=0, output=b"\n" + LONE)
+    answered(monkeypatch, code=0, output=answer("", LONE))
     (tmp_path / "m.pb").write_bytes(b"x")
     assert main([command, str(tmp_path / "m.pb")]) == 0
     told = f"warning: {tmp_path / 'm.pb'}: ranks inferred: 1; say --ranks"
     assert capsys.readouterr().err == f"{told} [ranks-inferred, docs/ir.md#ranks]\n"
 
 
-@pytest.mark.parametrize(("world", "extra"), [(b"", ["--ranks", "2"]), (b", num_partitions=1", ())])
+@pytest.mark.parametrize(("world", "extra"), [("", ["--ranks", "2"]), (", num_partitions=1", ())])
 def test_a_number_of_ranks_that_somebody_says_is_no_guess(
     world, extra, tmp_path, monkeypatch, capsys
 ):
-    answered(monkeypatch, code=0, output=world + b"\n" + LONE)
+    answered(monkeypatch, code=0, output=answer(world, LONE))
     (tmp_path / "m.mlir").write_bytes(b"x")
     assert main(["check", str(tmp_path / "m.mlir"), *extra]) == 0
     assert capsys.readouterr().err == ""
@@ -202,7 +211,7 @@ def test_a_number_of_ranks_that_somebody_says_is_no_guess(
 
 @pytest.mark.parametrize("command", ["check", "compile"])
 def test_groups_that_miss_guessed_ranks_name_the_option(command, tmp_path, monkeypatch, capsys):
-    answered(monkeypatch, code=0, output=b"\n" + TWO_OF_FOUR)
+    answered(monkeypatch, code=0, output=answer("", TWO_OF_FOUR))
     (tmp_path / "m.pb").write_bytes(b"x")
     assert main([command, str(tmp_path / "m.pb")]) == 1
     told = capsys.readouterr().err
@@ -211,7 +220,9 @@ def test_groups_that_miss_guessed_ranks_name_the_option(command, tmp_path, monke
 
 
 def test_a_header_of_one_rank_leaves_the_ids_their_say(tmp_path, monkeypatch):
-    answered(monkeypatch, code=0, output=b", replica_count=1, num_partitions=1\nHloModule m\n")
+    answered(
+        monkeypatch, code=0, output=answer(", replica_count=1, num_partitions=1", "HloModule m\n")
+    )
     assert read(tmp_path) == "HloModule m\n"
 
 

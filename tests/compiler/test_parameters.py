@@ -7,7 +7,7 @@ from ncc_compiler.codegen.parameters import sharding
 from ncc_compiler.driver import compile_text
 from ncc_runtime.neff.container import unpack
 from ncc_runtime.neff.listing import parse_program, print_program
-from ncc_runtime.neff.program import Parameter, Program, Sharding
+from ncc_runtime.neff.program import ArrayInfo, Program, Sharding
 
 
 def program(parameter: str, replicas: int = 1, partitions: int = 8) -> Program:
@@ -86,7 +86,7 @@ def test_names_and_shardings_survive_the_file_and_the_listing():
         "f32[2,4]{1,0} parameter(0), sharding={mesh['a'=2, 'b'=4], [{'a'}, {}]}, "
         r"""metadata={op_name="params[\'w\"1\']" source_file="m.py"}"""
     )
-    assert found.parameters == (Parameter("params['w\"1']", 0),)
+    assert found.parameters == (ArrayInfo("params['w\"1']", 0),)
     assert found.shardings == (Sharding((2, 1), (0, 0, 0, 0, 1, 1, 1, 1)),)
     assert parse_program(print_program(found)) == found
     assert unpack(compile_text(_NEFF_TEXT).data, "m").parameters[0].name == "x"
@@ -125,7 +125,7 @@ metadata={op_name="x"}
 }
 """
     found = compile_text(text).program
-    assert found.parameters == (Parameter("x[0]"), Parameter("x[1]", 0))
+    assert found.parameters == (ArrayInfo("x[0]"), ArrayInfo("x[1]", 0))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,16 +9,15 @@ from ncc_compiler.driver import compile_file
 from tests.oracle.children import run_module
 
 PARTITIONED = ("one.hlo", "one.mlir", "one.mlirbc", "one.portable.mlir", "one.pb", "dump.hlo.pb")
-ANNOTATED = (
+SHARDED = (
     "shardy.mlir",
     "shardy.mlirbc",
     "shardy.pb",
+    "shardy.hlo",
     "gspmd.mlir",
     "gspmd.mlirbc",
-    "gspmd.pb",
-    "manual.mlir",
-    "before.hlo.pb",
 )
+MANUAL = ("manual.mlir", "before.hlo.pb")
 
 
 @pytest.fixture(scope="session")
@@ -96,12 +95,61 @@ def test_meshes_beside_ops_that_only_the_converter_reads_are_refused(tmp_path, c
     assert "give the .pb or the HLO text" in told
 
 
-@pytest.mark.parametrize("name", ANNOTATED)
-def test_a_program_that_was_never_partitioned_is_refused(written, name, capsys):
-    assert main(["check", str(written / name)]) == 1
+@pytest.mark.parametrize("name", SHARDED)
+def test_a_program_with_shardings_is_partitioned(written, name):
+    noise = np.random.default_rng(0)
+    x, w = (noise.standard_normal(shape).astype(np.float32) for shape in ((8, 8), (8, 4)))
+    neff = compile_file(written / name)
+    assert neff.program.ranks == 8
+    assert [result.shape for result in neff.program.results] == [()]
+    run = ncc_runtime.load(neff).run([x, w])
+    (total,) = run.result.values()
+    np.testing.assert_allclose(total, (x @ w).sum(), rtol=1e-4)
+    assert run.collectives
+
+
+def test_the_ranks_that_somebody_says_must_be_those_of_the_shardings(written, capsys):
+    assert main(["check", str(written / "shardy.mlir"), "--ranks", "8"]) == 0
+    assert main(["check", str(written / "shardy.mlir"), "--ranks", "4"]) == 1
+    assert "the header says 8 ranks, 4 are asked for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", MANUAL)
+def test_a_function_of_shard_map_is_partitioned(written, name):
+    x = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
+    run = ncc_runtime.load(compile_file(written / name)).run([x])
+    tanh, numbers = run.result.values()
+    total = np.tanh(x.reshape(8, 4, 6).sum(0) + np.arange(24, dtype=np.float32).reshape(4, 6))
+    np.testing.assert_allclose(tanh, np.tile(total, (8, 1)), atol=1e-5)
+    np.testing.assert_array_equal(numbers, np.arange(8))
+
+
+PYTHON = """module {
+  func.func @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"}) -> tensor<8xf32> {
+    %0 = stablehlo.custom_call @CustomSPMDPartitioning(%x) : (tensor<8xf32>) -> tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}
+"""
+
+
+def test_partitioning_by_a_function_of_python_is_refused(tmp_path, capsys):
+    (tmp_path / "m.mlir").write_text(PYTHON)
+    assert main(["check", str(tmp_path / "m.mlir")]) == 1
+    assert "custom_partitioning partitions by a Python function" in capsys.readouterr().err
+
+
+def test_a_program_that_may_have_been_partitioned_is_refused(written, capsys):
+    assert main(["check", str(written / "gspmd.pb")]) == 1
     told = capsys.readouterr().err
-    assert "partition" in told
+    assert "nothing shows that it was partitioned" in told
     assert "XLA_FLAGS=" in told
+
+
+def test_what_xla_has_optimised_is_taken(written):
+    x, w = (np.random.default_rng(0).standard_normal((8, n)).astype(np.float32) for n in (8, 4))
+    run = ncc_runtime.load(compile_file(written / "optimised.hlo")).run([x, w])
+    np.testing.assert_allclose(run.outputs[0], np.full(8, (x @ w).sum()), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["one.mlir", "one.mlirbc", "one.pb", "dump.hlo.pb"])

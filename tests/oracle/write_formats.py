@@ -88,6 +88,8 @@ def write_annotated(folder: Path, name: str) -> None:
     (folder / f"{name}.mlir").write_text(lowered.as_text())
     (folder / f"{name}.mlirbc").write_bytes(bytecode(lowered))
     (folder / f"{name}.pb").write_bytes(proto)
+    (folder / f"{name}.hlo").write_text(lowered.as_text(dialect="hlo"))
+    (folder / "optimised.hlo").write_text(lowered.compile().as_text())
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ MODEL = """sum { a = f32[] parameter(0)
  ROOT c = f32[] add(a, b) }
 ENTRY e { x = f32[64] parameter(0)
  y = f32[64] negate(x)
- s = f32[64] all-reduce(y), replica_groups={{0,1,2,3}}, to_apply=sum
+ s = f32[64] all-reduce(y), replica_groups={{0,1,2,3}}, to_apply=sum,
+  metadata={op_name="jit(f)/layer_0/psum" source_file="m.py" source_line=7}
  ROOT z = f32[64] exponential(s) }
 """
 
@@ -69,6 +70,25 @@ def test_ranks_of_the_timeline_can_be_chosen(model: str, tmp_path: Path):
         one["args"]["name"].split(" (")[0] for one in events if one.get("name") == "process_name"
     }
     assert names - {"links"} == {"rank 0", "rank 2", "rank 3"}
+
+
+def test_a_collective_says_where_it_comes_from(model: str, tmp_path: Path, capsys):
+    path = tmp_path / "m.json"
+    assert main(["run", model, "--no-values", "--trace", str(path)]) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [one["args"] for one in events if one["ph"] == "X" and one["cat"] == "collective"]
+    assert len(slices) == 4
+    for found in slices:
+        assert found["line"] == "m.py:7"
+        assert found["op_name"] == "jit(f)/layer_0/psum"
+        assert (found["groups"], found["group_size"]) == (1, 4)
+    text = capsys.readouterr().out
+    assert text.count("m.py:7") == 3  # in the table, and on the critical path with the trigger
+    assert main(["explain", model]) == 0
+    assert "1 group of 4 ({0,1,2,3}): p0 (m.py:7)\n" in capsys.readouterr().out
+    assert main(["explain", model, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["collectives"]
+    assert (row["names"], row["lines"]) == (["s"], ["m.py:7"])
 
 
 @pytest.mark.parametrize(

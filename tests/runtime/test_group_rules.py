@@ -360,9 +360,12 @@ def test_the_nearest_group_across_instances_is_nearest_of_all_kinds(parts) -> No
 
 def test_a_warning_counts_the_collectives_that_break_its_rule() -> None:
     program = collective_program(CollectiveOp.ALL_REDUCE, 8, [8], repeat=3)
-    (line,) = warnings(verdicts(program, place(build("trn2"), 8)))
-    assert line.startswith("all-reduce over cores 0-7: 8 ranks take chips 0 and 3, or 1 and 2, ")
-    assert line.endswith("nearest allowed group: cores 0-3; 3 collectives in all")
+    (notice,) = warnings(verdicts(program, place(build("trn2"), 8)))
+    assert notice.code == "trn2-G2"
+    assert notice.message == (
+        "all-reduce over cores 0-7: 8 ranks take chips 0 and 3, or 1 and 2, of a row; nearest "
+        "allowed group: cores 0-3; 3 collectives in all"
+    )
 
 
 def test_strict_refuses_what_runs_with_a_warning_otherwise() -> None:

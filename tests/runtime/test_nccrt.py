@@ -37,7 +37,7 @@ def test_run_writes_what_numpy_gives(neff: str, tmp_path: Path, capsys):
     np.savez(tmp_path / "in.npz", arg0=values)
     out = str(tmp_path / "out.npz")
     assert main(["run", neff, "--inputs", str(tmp_path / "in.npz"), "--outputs", out]) == 0
-    assert "all-reduce  single-step-mesh" in capsys.readouterr().out
+    assert "single-step-mesh  1 of 8" in capsys.readouterr().out
     with np.load(out) as file:
         np.testing.assert_allclose(file["out0"], np.tile(values.sum(0), (8, 1)), rtol=1e-5)
 
@@ -53,7 +53,8 @@ def test_json_is_one_object_with_the_promised_keys(neff: str, capsys):
     assert set(row["bytes_by_transport"]) == {"intra_chip", "neuronlink", "efa"}
     assert sum(row["bytes_by_transport"].values()) == 2 * 7 * 64
     assert row["bytes_by_transport"]["efa"] == 2 * 14 * 8
-    assert report["outputs"] == {"out0": {"shape": [16], "dtype": "f32"}}
+    described = {"shape": [16], "dtype": "f32", "name": "", "whole_shape": None}
+    assert report["outputs"] == {"out0": described}
     model = ncc_runtime.load(neff, "trn2", nodes=2, algorithms={"all-reduce": "ring"})
     again = model.run(values=False)
     assert report["time_us"] == again.time_us
@@ -68,7 +69,7 @@ def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys
     assert captured.err.endswith(
         "nearest allowed group: cores 0-3 [trn2-G2, docs/topology.md#groups]\n"
     )
-    assert "all-reduce  single-step-mesh" in captured.out
+    assert "single-step-mesh  1 of 8" in captured.out
 
 
 def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, capsys):

@@ -42,7 +42,7 @@ BREACHES = [
     ("neff-N7", "v0, v1", "v0, v2", "region r0, v2: reads v2"),
     ("neff-N7", "gives v2", "gives v3", "region r0: gives v3, there are 3"),
     ("neff-N8", "outputs\n", "parameters\n  0 x\noutputs\n", "1 parameters for 2 inputs"),
-    ("neff-N8", "outputs\n", 'parameters\n  0 ""\n  1 ""\noutputs\n', "no parameter has a name"),
+    ("neff-N8", "outputs\n", 'parameters\n  0 ""\n  1 ""\noutputs\n', "nothing is known of any"),
     ("neff-N8", "outputs\n", "parameters\n  0 x s0\n  1 y\noutputs\n", "sharding 0, there are 0"),
     ("neff-N8", "outputs\n", SHARDED.format("[1]", "[0,0,0,0]"), "s0: tiles [1] cut nothing"),
     ("neff-N8", "outputs\n", SHARDED.format("[0]", "[0,0,0,0]"), "s0: tiles [0] cut nothing"),

@@ -48,7 +48,7 @@ def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Ro
     amounts = table.flops if queue.engine is Engine.TENSOR else table.elements
     rows_of: dict[DType, list[int]] = {}
     for row in range(len(table)):
-        if (dtype := _dtype(program, table, row)) is not None:
+        if (dtype := instruction_dtype(program, table, row)) is not None:
             rows_of.setdefault(dtype, []).append(row)
     moves: np.ndarray = np.zeros(len(table), bool)
     for dtype, rows in rows_of.items():
@@ -65,7 +65,7 @@ def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Ro
     return RowCosts(overhead, work, np.where(moves, table.bytes_in + table.bytes_out, 0))
 
 
-def _dtype(program: Program, table: InstrTable, row: int) -> DType | None:
+def instruction_dtype(program: Program, table: InstrTable, row: int) -> DType | None:
     """The dtype that says how fast an instruction works; None for control."""
     name = table.opcode_names[int(table.opcode[row])]
     first, last = int(table.start[row]), int(table.start[row + 1])

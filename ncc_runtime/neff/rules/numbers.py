@@ -1,12 +1,13 @@
 """First stage: every id exists, so that the other rules may follow it."""
 
 import math
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from ncc_runtime.neff.isa import ENGINES, OPCODES
-from ncc_runtime.neff.program import Parameter, Program
+from ncc_runtime.neff.program import ArrayInfo, Program
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.table import COLUMNS, NONE, InstrTable
 
@@ -128,7 +129,7 @@ def _amounts_make_sense(program: Program) -> Iterator[str]:
 
 
 @rule("neff-N8")
-def _parameters_describe_inputs(program: Program) -> Iterator[str]:
+def _inputs_and_outputs_are_described(program: Program) -> Iterator[str]:
     for number, sharding in enumerate(program.shardings):
         count = math.prod(sharding.tiles)
         if any(tiles < 1 for tiles in sharding.tiles) or count < 2:
@@ -136,23 +137,41 @@ def _parameters_describe_inputs(program: Program) -> Iterator[str]:
         elif len(sharding.parts) != program.ranks:
             yield f"sharding s{number}: {len(sharding.parts)} parts for {program.ranks} ranks"
         yield from _outside(f"sharding s{number}: tile", sharding.parts, count)
-    if len(program.parameters) not in (0, len(program.inputs)):
-        yield f"{len(program.parameters)} parameters for {len(program.inputs)} inputs"
+    yield from _wrong_infos(program, "parameter", program.parameters, "input", program.inputs)
+    yield from _wrong_infos(program, "result", program.results, "output", program.outputs)
+
+
+def _wrong_infos(
+    program: Program, word: str, infos: Sequence[ArrayInfo], end: str, tensors: Sequence[int]
+) -> Iterator[str]:
+    """What is wrong with the descriptions of the inputs or of the outputs."""
+    if len(infos) not in (0, len(tensors)):
+        yield f"{len(infos)} {word}s for {len(tensors)} {end}s"
         return
-    if program.parameters and set(program.parameters) == {Parameter()}:
-        yield "no parameter has a name or a sharding, yet they are listed"
-    for number, parameter in enumerate(program.parameters):
-        if parameter.sharding is None:
+    if infos and set(infos) == {ArrayInfo()}:
+        yield f"nothing is known of any {word}, yet they are listed"
+    for number, (info, tensor) in enumerate(zip(infos, tensors, strict=bool(infos))):
+        if not 0 <= tensor < len(program.tensors):
             continue
-        yield from _outside(
-            f"parameter {number}: sharding", (parameter.sharding,), len(program.shardings)
-        )
-        tensor = program.inputs[number]
-        if 0 <= parameter.sharding < len(program.shardings) and 0 <= tensor < len(program.tensors):
-            tiles = program.shardings[parameter.sharding].tiles
-            shape = program.tensors[tensor].shape
-            if len(tiles) != len(shape):
-                yield f"parameter {number}: tiles {list(tiles)} of an array of shape {list(shape)}"
+        shape = program.tensors[tensor].shape
+        if info.sharding is None:
+            if info.shape not in (None, shape):
+                yield f"{word} {number}: shape {list(info.shape)}, a rank has {list(shape)}"
+            continue
+        yield from _outside(f"{word} {number}: sharding", (info.sharding,), len(program.shardings))
+        if not 0 <= info.sharding < len(program.shardings):
+            continue
+        tiles = program.shardings[info.sharding].tiles
+        if len(tiles) != len(shape):
+            yield f"{word} {number}: tiles {list(tiles)} of an array of shape {list(shape)}"
+        elif info.shape is not None and (
+            not program.shardings[info.sharding].cuts(info.shape, shape)
+            or info.shape == tuple(map(operator.mul, tiles, shape))
+        ):
+            yield (
+                f"{word} {number}: shape {list(info.shape)} is not what {list(tiles)} tiles of "
+                f"shape {list(shape)} pad"
+            )
 
 
 RULES = (
@@ -162,5 +181,5 @@ RULES = (
     _opcodes_are_known,
     _row_ids_exist,
     _amounts_make_sense,
-    _parameters_describe_inputs,
+    _inputs_and_outputs_are_described,
 )

@@ -16,6 +16,7 @@ import numpy as np
 
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable
+from ncc_runtime.neff.stages import collective_origins
 from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts
 from ncc_runtime.report.timeline.arrows import Arrows, arrows_of, waited
 
@@ -160,6 +161,7 @@ class _SharedTexts:
         self.rows = lru_cache(4)(partial(row_texts, executable))
         self.semaphores = lru_cache(64)(executable.semaphore_names)
         self.route = lru_cache(1 << 14)(executable.routes.describe)
+        self.origins = collective_origins(executable.program)
 
 
 @attrs.frozen(eq=False)
@@ -298,6 +300,13 @@ class _QueueSlices:
         numbers, code = np.unique(placeholder, return_inverse=True)
         names = [placeholder_text(trace.executable, number) for number in numbers.tolist()]
         algorithms = [trace.executable.lowered[number].name for number in numbers.tolist()]
+        origins = [self._texts.origins[number] for number in numbers.tolist()]
+        has_line = np.array([bool(origin.place) for origin in origins], bool)[code]
+        has_path = np.array([bool(origin.op_name) for origin in origins], bool)[code]
+        lowered = [trace.executable.lowered[number] for number in numbers.tolist()]
+        placeholders = [trace.executable.program.placeholders[n] for n in numbers.tolist()]
+        groups = np.array([max(1, len(each.groups)) for each in placeholders], np.int64)
+        sizes = np.array([max(each.group_sizes, default=0) for each in lowered], np.int64)
         start, done = trace.start_ps[begin], trace.end_ps[end]
         slices = Slices(
             category="collective",
@@ -308,6 +317,10 @@ class _QueueSlices:
             arguments=(
                 Argument("placeholder", placeholder.astype(np.int64)),
                 Argument("algorithm", Texts(code, algorithms)),
+                Argument("line", Texts(code, [one.place for one in origins]), has_line),
+                Argument("op_name", Texts(code, [one.op_name for one in origins]), has_path),
+                Argument("groups", groups[code]),
+                Argument("group_size", sizes[code]),
                 Argument("start_ps", start),
                 Argument("duration_ps", done - start),
             ),

@@ -1,0 +1,102 @@
+"""Programs of Python frameworks, from the function to the compiled program."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ncc_compiler.codegen.generate import Neff
+from ncc_compiler.driver import compile_model
+from ncc_compiler.frontends import python_file
+from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
+from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program, refusal
+from ncc_compiler.options import CompileOptions
+
+
+def from_jax(
+    function: Any,
+    *args: Any,
+    mesh: Any = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: Any = None,
+    static_argnames: Any = None,
+    options: CompileOptions | None = None,
+    **kwargs: Any,
+) -> Neff:
+    """The compiled program of a function of JAX, which XLA partitions over the devices of its mesh.
+
+    `function` is a function, plain or made by `jax.jit` and the like, and is traced with `args` and
+    `kwargs`: arrays, `jax.ShapeDtypeStruct`s, numbers, keys, in any trees. Or it is a
+    `jax.stages.Traced` or `Lowered`, or a `jax.export.Exported`, which have their arguments.
+
+    `mesh` is a Mesh, an AbstractMesh, or sizes by axis, {"data": 2, "model": 4}; with the last two
+    this process needs no devices. While tracing it is the mesh of the context. Shardings are as of
+    `jax.jit`; a PartitionSpec is of the mesh. Those that arguments have already are kept. Without
+    any mesh the program is for one rank.
+
+    The program remembers the trees: `ncc_runtime.load(neff).run(*args)` takes such arguments, whole
+    or [ranks, *shape], and `result` of the run is the function's. Raises CompileError with what JAX
+    or XLA says.
+    """
+    program = jax_program(
+        function,
+        args,
+        kwargs,
+        mesh,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+    )
+    options = options or CompileOptions()
+    neff = compile_model(_text_of_jax(program, options.ranks), options, program.name)
+    return attrs.evolve(neff, signature=program.signature)
+
+
+def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:
+    """The HLO text of what a function of a Python file returns: what `from_jax` takes.
+
+    That is (fn, args) or (fn, args, kwargs), where `kwargs` may have those of `from_jax`, or one
+    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Raises
+    CompileError, and OSError if the file cannot be read.
+    """
+    returned = python_file.returned(file, function, ranks)
+    value, args, kwargs = _call(returned, f"{file}: {function}")
+    options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
+    return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
+
+
+def _call(value: Any, where: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    """A function, its arguments and its keywords."""
+    if not isinstance(value, tuple):
+        return value, (), {}
+    function, args, kwargs = (*value, None, None, None)[:3]
+    args, kwargs = () if args is None else args, {} if kwargs is None else kwargs
+    if (
+        not 1 <= len(value) <= 3
+        or not isinstance(args, list | tuple)
+        or not isinstance(kwargs, dict)
+    ):
+        kinds = ", ".join(type(one).__name__ for one in value)
+        raise refusal(
+            f"{where} gives ({kinds}), which is no function, tuple of arguments, dict of keywords",
+            'return (fn, (x, y)) or (fn, (x, y), {"mesh": mesh})',
+        )
+    return function, args, dict(kwargs)
+
+
+def _text_of_jax(program: JaxProgram, ranks: int | None) -> ModelText:
+    """The HLO text of what one rank runs."""
+    model = to_hlo_text(program.stablehlo, "StableHLO", program.name, ranks, advice="")
+    if len(program.parameter_names) == len(model.parameters):
+        parameters = zip(model.parameters, program.parameter_names, strict=True)
+        named = (attrs.evolve(array, name=name) for array, name in parameters)
+        model = attrs.evolve(model, parameters=tuple(named))
+    header, newline, rest = model.text.partition("\n")
+    replicas = ranks if program.replicated_on == 1 else program.replicated_on
+    if replicas is not None and replicas > 1 and " num_partitions=" not in header:
+        text = f"{header}, num_partitions={replicas}{newline}{rest}"
+        whole = (attrs.evolve(array, sharding="{replicated}") for array in model.results)
+        model = attrs.evolve(model, text=text, results=tuple(whole))
+    return model

@@ -1,0 +1,127 @@
+"""FILE.py:FUNCTION: the user's file is imported, and the function says what to compile."""
+
+import contextlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ncc_compiler.frontends.jax_program import MISSING, refusal, told
+
+DEVICES = 64
+"""Virtual devices of the user's process, if nobody says another number: as many as a trn2.48xlarge
+has ranks at LNC 2. Up to some hundreds they cost no time that could be measured."""
+
+_SPELLING = re.compile(r"(.*\.py)(?::(.*))?", re.DOTALL)
+_FLAG = "--xla_force_host_platform_device_count"
+
+
+def split(model: str) -> tuple[str, str] | None:
+    """File and function of FILE.py:FUNCTION; None of another model. Raises CompileError."""
+    match = _SPELLING.fullmatch(model)
+    if match is None:
+        return None
+    if not match[2]:
+        raise refusal(
+            f"{match[1]}: which function says what to compile?",
+            f"write {match[1]}:FUNCTION, which returns (fn, args) or a jax.stages.Lowered",
+        )
+    return match[1], match[2]
+
+
+def returned(file: str, name: str, ranks: int | None = None) -> Any:
+    """What the function `name` of a file returns, or the object of that name if it is none.
+
+    The file is imported as a module, its folder on `sys.path`, with `ranks` virtual devices, if it
+    and XLA_FLAGS say no other number; what it prints goes to standard error. Raises CompileError
+    with what it raises, and OSError.
+    """
+    path = Path(file)
+    path.open("rb").close()  # as any file that cannot be read
+    _offer_devices(ranks or DEVICES)
+    with _as_script(path), _raised_by_user(file):
+        module = _imported(path)
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if _is_own(key, value, module)]
+        known = f"it has {', '.join(sorted(own)[:12])}" if own else "it has none"
+        raise refusal(f"{file} has no function {name}", known)
+    found = getattr(module, name)
+    if not inspect.isfunction(found):
+        return found
+    required = [
+        parameter.name
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if required:
+        raise refusal(
+            f"{file}: {name} takes {', '.join(required)}, and is called without arguments",
+            f"name a function that returns ({name}, args)",
+        )
+    with _as_script(path), _raised_by_user(file):
+        return found()
+
+
+def _offer_devices(count: int) -> None:
+    """Has JAX find so many CPU devices when it is imported; what the user set stays."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}={count}".strip()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def _imported(path: Path) -> ModuleType:
+    name = path.stem if path.stem not in sys.modules else f"{path.stem} of {path.parent}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # as dataclasses and pickle expect
+    spec.loader.exec_module(module)
+    return module
+
+
+def _is_own(key: str, value: object, module: ModuleType) -> bool:
+    is_callable = callable(value) and getattr(value, "__module__", None) == module.__name__
+    return is_callable and not key.startswith("_")
+
+
+@contextlib.contextmanager
+def _as_script(path: Path) -> Iterator[None]:
+    """Arguments and search path as of `python FILE`; standard output is standard error."""
+    folder, argv = str(path.resolve().parent), sys.argv
+    sys.argv = [str(path)]
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            os.dup2(2, 1)  # of what is not written by Python
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        sys.argv = argv
+
+
+@contextlib.contextmanager
+def _raised_by_user(file: str) -> Iterator[None]:
+    """Raises CompileError for what the user's code raises."""
+    try:
+        yield
+    except SystemExit as error:
+        raise refusal(f"{file} ended the process, by sys.exit({error.code!r})") from error
+    except ModuleNotFoundError as error:
+        raise refusal(f"{file} failed: {told(error)}", MISSING.get(error.name or "", "")) from error
+    except Exception as error:
+        is_of_devices = "device" in str(error)
+        advice = "--ranks N gives the file N virtual devices" if is_of_devices else ""
+        raise refusal(f"{file} failed: {told(error)}", advice) from error

@@ -1,0 +1,74 @@
+"""Arguments and results of a run as a function has them: trees of whole arrays."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.inputs import uncut
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.stages import stages_of
+
+
+class CallSignature(Protocol):
+    """How the function that a program was takes and gives arrays; a front end provides it.
+
+    Its text says what the function takes.
+    """
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any] | None:
+        """The arrays that the program takes, in order; None if these are other arguments."""
+        ...
+
+    def unflatten(self, results: Sequence[np.ndarray]) -> Any:
+        """What the function returns, of whole arrays in the order of the program's outputs."""
+        ...
+
+
+def arguments(
+    signature: CallSignature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Sequence[Any] | Mapping[Any, Any]:
+    """Arrays in the order of the program's inputs, or by name.
+
+    The arguments are those of the function, if there is one; or one list or mapping of arrays; or
+    the arrays. Raises InputError.
+    """
+    if signature is not None:
+        arrays = signature.flatten(args, kwargs)
+        if arrays is not None:
+            return arrays
+    is_collection = len(args) == 1 and isinstance(args[0], list | tuple | Mapping)
+    if kwargs or (signature is not None and args and not is_collection):
+        names = ", ".join(kwargs)
+        raise InputError(
+            f"the function takes {signature}; other arguments were given"
+            if signature is not None
+            else f"no argument or option of a run is called {names}"
+        )
+    return args[0] if is_collection else args
+
+
+def result(signature: CallSignature | None, program: Program, outputs: Sequence[np.ndarray]) -> Any:
+    """What the function returns; without one the arrays by name.
+
+    Where it is known how an array lies on the ranks it is whole: each part is that of the lowest
+    rank that has it. Otherwise it is [ranks, *shape].
+    """
+    arrays, number = [], 0
+    for stage in stages_of(program):
+        for tensor in stage.program.outputs:
+            info = program.result(number)
+            whole = program.whole_shape(info, tensor)
+            array = outputs[number]
+            if whole is not None:
+                sharding = None if info.sharding is None else program.shardings[info.sharding]
+                array = uncut(array, sharding, whole, stage.ranks)
+            arrays.append(array)
+            number += 1
+    if signature is not None:
+        return signature.unflatten(arrays)
+    numbers = [f"out{k}" for k in range(len(arrays))]
+    names = [program.result(k).name or number for k, number in enumerate(numbers)]
+    is_unique = len(set(names)) == len(names)
+    return dict(zip(names if is_unique else numbers, arrays, strict=True))

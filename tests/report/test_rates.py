@@ -1,0 +1,151 @@
+"""Steps and tokens in a second, and the part of the matrix engines' peak that is used."""
+
+from pathlib import Path
+
+import pytest
+
+import ncc_compiler
+import ncc_runtime
+from ncc_runtime.report.rates import rates_json, rates_lines, rates_of
+from tests.stage_programs import stage
+
+ROOT = Path(__file__).parents[2]
+
+
+def text(dtype: str, after: str = "", ranks: int = 2) -> str:
+    return f"""HloModule dots, replica_count={ranks}
+ENTRY e {{
+ a = {dtype}[128,256] parameter(0)
+ b = {dtype}[256,512] parameter(1)
+ y = {dtype}[128,512] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+{after} ROOT r = {dtype}[128,512] negate(y)
+}}
+"""
+
+
+def rates(hlo: str, tokens: int | None = None, topology: str = "trn2", **place):
+    model = ncc_runtime.load(ncc_compiler.compile_text(hlo), topology, **place)
+    run = model.run(values=False, verify=False)
+    result = rates_of(run.trace, tokens)
+    assert result is not None
+    return result, run.time_us / 1e6
+
+
+# published, of a physical core: trn2 79 Tflop/s in bf16 and 20 in f32; two cores at lnc 2
+@pytest.mark.parametrize(
+    ("dtype", "lnc", "peak"),
+    [("bf16", 2, 158e12), ("bf16", 1, 79e12), ("f32", 2, 40e12), ("f16", 2, 158e12)],
+)
+def test_the_utilisation_is_flops_over_time_and_peak(dtype: str, lnc: int, peak: float) -> None:
+    result, seconds = rates(text(dtype), lnc=lnc)
+    flops = 2 * 128 * 256 * 512
+    assert result.flops == 2 * flops
+    assert result.peak_flops_per_s == peak
+    assert result.utilisation == pytest.approx(flops / (seconds * peak))
+    assert result.steps_per_s == pytest.approx(1 / seconds)
+    assert result.tokens_per_s is None
+    assert rates_json(result)["peak_dtype"] == dtype
+    assert "AWS Neuron SDK docs" in result.peak_source
+
+
+def test_of_mixed_types_the_peak_is_that_of_most_flops_and_the_rest_is_named() -> None:
+    more = (
+        " c = f32[128,64] parameter(2)\n d = f32[64,128] parameter(3)\n"
+        " z = f32[128,128] dot(c, d), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+    )
+    hlo = text("bf16", more)
+    hlo = hlo.replace(
+        "ROOT r = bf16[128,512] negate(y)",
+        "n = bf16[128,512] negate(y)\n ROOT r = (bf16[128,512], f32[128,128]) tuple(n, z)",
+    )
+    result, seconds = rates(hlo)
+    large, small = 2 * 128 * 256 * 512, 2 * 128 * 64 * 128
+    assert {dtype.value: flops for dtype, flops in result.flops_by_dtype.items()} == {
+        "bf16": 2 * large,
+        "f32": 2 * small,
+    }
+    assert result.utilisation == pytest.approx((large + small) / (seconds * 158e12))
+    _, line = rates_lines(result, 2)
+    assert line.endswith("a rank, whose peak in bf16 is 158 Tflop/s; 5.9% of the flops are f32")
+
+
+LOOP = """HloModule loop, replica_count=2
+body { p = (s32[], f32[8,8]) parameter(0)
+ i = s32[] get-tuple-element(p), index=0
+ x = f32[8,8] get-tuple-element(p), index=1
+ one = s32[] constant(1)
+ j = s32[] add(i, one)
+ y = f32[8,8] dot(x, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+ ROOT t = (s32[], f32[8,8]) tuple(j, y) }
+cond { p = (s32[], f32[8,8]) parameter(0)
+ i = s32[] get-tuple-element(p), index=0
+ n = s32[] constant(5)
+ ROOT c = pred[] compare(i, n), direction=LT }
+ENTRY e {
+ x = f32[8,8] parameter(0)
+ z = s32[] constant(0)
+ t = (s32[], f32[8,8]) tuple(z, x)
+ w = (s32[], f32[8,8]) while(t), condition=cond, body=body
+ ROOT r = f32[8,8] get-tuple-element(w), index=1
+}
+"""
+
+
+def test_products_in_a_loop_count_as_often_as_it_runs() -> None:
+    assert rates(LOOP)[0].flops == 2 * 5 * 2 * 8**3
+
+
+def test_tokens_are_those_of_one_run() -> None:
+    result, seconds = rates(text("bf16"), tokens=4096)
+    assert result.tokens_per_s == pytest.approx(4096 / seconds)
+    assert next(rates_lines(result, 2)).endswith(f"{4096 / seconds:,.1f} tokens/s")
+
+
+def test_without_matrix_products_there_is_no_utilisation() -> None:
+    body = "x = f32[8] parameter(0)\n ROOT n = f32[8] negate(x)"
+    hlo = f"HloModule n, replica_count=2\nENTRY e {{ {body} }}\n"
+    result, _ = rates(hlo)
+    assert result.utilisation is None
+    assert len(list(rates_lines(result, 2))) == 1
+    found = rates_json(result)
+    assert found["matrix_flops"] == 0
+    assert found["peak_dtype"] is found["peak_flops_per_s_of_a_rank"] is None
+
+
+def test_one_instance_that_stands_for_all_counts_for_all() -> None:
+    neff = ncc_compiler.compile_text(text("bf16", ranks=128))
+    found = []
+    for times_only in (True, False):
+        model = ncc_runtime.load(neff, "trn2", times_only=times_only)
+        run = model.run(values=False, verify=False)
+        found.append((model.executable.representatives, rates_of(run.trace)))
+    assert [ranks for ranks, _ in found] == [64, 128]
+    assert found[0][1] == found[1][1]
+    assert found[0][1].flops == 128 * 2 * 128 * 256 * 512
+
+
+def test_ranks_of_several_programs_count_their_own_products() -> None:
+    body = (
+        "a = f32[{n},8] parameter(0)\n  b = f32[8,8] parameter(1)\n"
+        "  ROOT y = f32[{n},8] dot(a, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}"
+    )
+    parts = [(stage(body.format(n=8)), range(3)), (stage(body.format(n=16)), range(3, 8))]
+    run = ncc_runtime.load(parts, "trn2").run(values=False)
+    result = rates_of(run.trace)
+    assert result is not None
+    assert result.flops == 3 * 2 * 8**3 + 5 * 2 * 16 * 8 * 8
+
+
+def test_of_a_llama_step_the_flops_are_about_six_for_each_parameter_and_token() -> None:
+    """Kaplan et al., 2020, table 1: 2 N forward, 4 N backward; attention comes on top."""
+    neff = ncc_compiler.compile_file(ROOT / "tests/data/hlo/llama_4l_64ranks.hlo")
+    run = ncc_runtime.load(neff, "trn2", times_only=True).run(values=False, verify=False)
+    program = neff.program
+    sharded = [program.tensors[tensor] for tensor in program.inputs]
+    parameters = 64 * sum(
+        one.elements for one in sharded if len(one.shape) == 2 and one.dtype.is_float
+    )
+    result = rates_of(run.trace, tokens=16 * 2048)
+    assert result is not None
+    assert result.flops / (6 * parameters * 16 * 2048) == pytest.approx(1.05, abs=0.1)
+    assert next(iter(result.flops_by_dtype)).value == "bf16"
