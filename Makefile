@@ -53,7 +53,8 @@ $(ORACLE_STAMP): $(STAMP)
 	@touch $@
 
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
-	$(BIN)/python -m pytest -q -m oracle tests/oracle
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle
+	$(BIN)/python -m pytest -q tests/test_docs.py -k jax.md
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

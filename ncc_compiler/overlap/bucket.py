@@ -286,11 +286,13 @@ def _add_bucket(rebuild: Rebuild, body: Computation, members: Sequence[int]) -> 
     nodes = [body.nodes[position] for position in members]
     kinds = [array for node in nodes for array in array_types(node.type)]
     operands = [rebuild.new_ids[operand] for node in nodes for operand in node.operands]
+    known = next(filter(None, map(provenance, nodes)), {})  # the first place that is known
     bucket = attrs.evolve(
         nodes[0],
         name=rebuild.fresh(f"{nodes[0].name}.bucket"),
         type=TupleType(tuple(kinds)),
         operands=tuple(operands),
+        attributes={**nodes[0].attributes, **known},
     )
     joined, first = rebuild.add(bucket), 0
     for position, node in zip(members, nodes, strict=True):

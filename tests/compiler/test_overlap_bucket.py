@@ -3,6 +3,7 @@
 import pytest
 
 from ncc_compiler.ir.graph import Module, Node
+from ncc_compiler.ir.text.build import source_frame
 from ncc_compiler.overlap.bucket import Bucket
 from ncc_compiler.passes.manager import run_passes
 from tests.compiler.small_modules import SUM, load
@@ -44,6 +45,18 @@ def test_the_cap_can_be_set():
 def test_a_bucket_keeps_the_order_in_which_gradients_appear():
     (bucket,) = joined(of_parameters(4, 8))
     assert bucket.operands == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("first", "second", "line"), [(4, 5, 4), (None, 5, 5), (None, None, None)])
+def test_a_bucket_comes_from_the_first_line_that_is_known(first, second, line):
+    lines = ["%x = f32[4] parameter(0)", "%y = f32[4] parameter(1)"]
+    for name, operand, number in (("a", "x", first), ("b", "y", second)):
+        place = f', metadata={{source_file="m.py" source_line={number}}}' if number else ""
+        lines.append(f"%{name} = {reduced(f'%{operand}', 'f32[4]', place)}")
+    module = load(*lines, "%t = (f32[4], f32[4]) tuple(%a, %b)", before=SUM)
+    (bucket,) = joined(module)
+    frame = source_frame(module, bucket)
+    assert (frame and frame.line) == line
 
 
 def test_sums_of_two_regions_that_mean_the_same_join():
