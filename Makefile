@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation test-oracle conformance golden clean
+.PHONY: help install run lint types test test-slow test-random mutation test-oracle conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -61,6 +61,11 @@ conformance: $(ORACLE_STAMP) ## small programs with the values they must give; i
 
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
+
+reference: $(STAMP) ## docs/reference.md, docs/commands.md and man pages, from docstrings and help texts
+	$(BIN)/python -m tools.reference
+
+man: reference ## the same; pip install puts the pages into share/man
 
 clean: ## remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache build dist

@@ -1,6 +1,10 @@
 """The compiler: partitioned XLA programs to engine instructions and collective placeholders.
 
-The names below load what they need when they are first used; importing the package is cheap.
+    neff = ncc_compiler.compile_file("step.hlo")
+    neff.save("step.neff")
+
+The names below load what they need when they are first used; importing the package is cheap. A
+program that is wrong is a CompileError with every diagnostic.
 """
 
 TYPE_CHECKING = False  # typing takes long to import, and commands wait for it
@@ -12,6 +16,8 @@ if TYPE_CHECKING:
     from ncc_compiler.frameworks import from_jax as from_jax
     from ncc_compiler.options import CompileOptions as CompileOptions
 
+    __version__: str
+
 _HOMES = {
     "CompileError": "ncc_compiler.diagnostics",
     "CompileOptions": "ncc_compiler.options",
@@ -21,17 +27,27 @@ _HOMES = {
     "from_jax": "ncc_compiler.frameworks",
 }
 
-__all__ = ["CompileError", "CompileOptions", "Neff", "compile_file", "compile_text", "from_jax"]
+__all__ = [
+    "CompileError",
+    "CompileOptions",
+    "Neff",
+    "__version__",
+    "compile_file",
+    "compile_text",
+    "from_jax",
+]
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from the module where it lives."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("neuron-ncc")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted(__all__)

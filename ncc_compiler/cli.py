@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ncc_runtime.command_line import Reply, check_written, perform, replying
+from ncc_runtime.command_line import Reply, check_written, examples, perform, replying
 from ncc_runtime.errors import Notice
 
 if TYPE_CHECKING:
@@ -33,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return perform(commands, "nccc", argv, refusals_of)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("nccc compile step.hlo -O2 -o step.neff", "nccc list step.neff"),
+)
 @click.version_option(package_name="neuron-ncc", prog_name="nccc")
 def commands() -> None:
     """Compile partitioned XLA programs (HLO text) for AWS Neuron."""
@@ -45,6 +48,22 @@ _RANKS_OPTION = click.option(
     metavar="N",
     help="Number of ranks, for programs that do not say it; FILE.py sees so many devices.",
 )
+
+
+def _stages(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell may complete behind --print."""
+    from ncc_compiler.pipelines import PIPELINES
+
+    passes = dict.fromkeys(each.name for level in PIPELINES.values() for each in level)
+    words = ("graph", "program", *(f"{_GRAPH_AFTER}{name}" for name in passes))
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def _pass_options(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell may complete behind --pass-option."""
+    from ncc_compiler.pipelines import option_names
+
+    return [f"{name}=" for name in option_names() if name.startswith(incomplete)]
 
 
 def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,6 +83,7 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
         "settings",
         multiple=True,
         metavar="PASS.OPTION=VALUE",
+        shell_complete=_pass_options,
         help="Set an option of a pass, such as fold-constants.limit_bytes=1024.",
     )
     @functools.wraps(command)
@@ -93,12 +113,20 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-@commands.command("compile")
-@click.argument("model")
+@commands.command(
+    "compile",
+    epilog=examples(
+        "nccc compile step.hlo -O2 -o step.neff",
+        "nccc compile step.hlo --print graph-after=fold-constants",
+        "nccc compile - -o step.neff < step.hlo",
+    ),
+)
+@click.argument("model", type=click.Path())
 @click.option(
     "-o",
     "output",
     metavar="OUT.neff",
+    type=click.Path(),
     help="File to write; by default MODEL with the suffix .neff, beside it. With --print and "
     "without -o nothing is written.",
 )
@@ -107,6 +135,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     "--print",
     "shown",
     metavar="WHAT",
+    shell_complete=_stages,
     help="Print graph (as read), graph-after=PASS, or program (as compiled).",
 )
 @replying
@@ -261,8 +290,8 @@ def _summary(facts: Mapping[str, Any], memory: str) -> str:
     )
 
 
-@commands.command("check")
-@click.argument("model")
+@commands.command("check", epilog=examples("nccc check step.hlo"))
+@click.argument("model", type=click.Path())
 @_RANKS_OPTION
 @replying
 def check_command(reply: Reply, model: str, ranks: int | None) -> None:
@@ -278,8 +307,8 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     reply.give(fields=lambda: facts, text=lambda: line)
 
 
-@commands.command("list")
-@click.argument("neff", metavar="MODEL.neff")
+@commands.command("list", epilog=examples("nccc list step.neff"))
+@click.argument("neff", type=click.Path(), metavar="MODEL.neff")
 @click.option("--constants", is_flag=True, help="Print the bytes of constants too.")
 @replying
 def list_command(reply: Reply, neff: str, constants: bool) -> None:

@@ -21,7 +21,7 @@ from ncc_compiler.ir.rules import sentence
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
-from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
+from ncc_runtime.input_files import MOST_MODEL_BYTES, FileRole, read_file, recognised
 from ncc_runtime.progress import phase
 
 LOADED = "load"
@@ -34,10 +34,18 @@ def compile_text(
     name: str = "<text>",
     observe: Observer | None = None,
 ) -> Neff:
-    """The compiled program; `name` is what messages call the text.
+    """Compile HLO text, which XLA prints after it has partitioned a program (docs/ir.md).
 
-    `observe` is shown the module as loaded and after every pass. Raises CompileError when the
-    program is wrong, ValueError when an option is.
+    `name` is what messages call the text. `observe` is shown the module as loaded and after every
+    pass. Raises CompileError when the program is wrong, ValueError when an option is.
+
+    >>> text = (
+    ...     "ENTRY gather { x = f32[2] parameter(0) "
+    ...     "ROOT all = f32[8] all-gather(x), replica_groups={{0,1,2,3}}, dimensions={0} }"
+    ... )
+    >>> neff = compile_text(text)
+    >>> neff.program.ranks, len(neff.program.placeholders)
+    (4, 1)
     """
     return compile_model(ModelText(text), options, name, observe)
 
@@ -89,7 +97,11 @@ def _without_gc() -> Iterator[None]:
 
 
 def compile_file(path: str | Path, options: CompileOptions | None = None) -> Neff:
-    """The compiled program of a file: HLO text, or with jaxlib `.mlir` and `.pb`."""
+    """Compile a file: HLO text in UTF-8, or with the extra `jax` `.mlir`, `.mlirbc` and `.pb`.
+
+    Raises OSError if the file cannot be read, CompileError if it is wrong or no program, with the
+    line, ValueError if an option is wrong.
+    """
     options = options or CompileOptions()
     return compile_model(read_text(path, options.ranks), options, label(str(path)))
 
@@ -138,7 +150,9 @@ def label(model: str) -> str:
 
 
 def decode(data: bytes, name: str) -> str:
-    """The bytes of a model as text with `\\n` line ends. Raises CompileError if not UTF-8."""
+    """The bytes of a model as text with `\\n` line ends. Raises CompileError if they are none."""
+    if other := recognised(data, FileRole.MODEL):
+        raise CompileError([Diagnostic("input-C1", f"{name}: not HLO text, but {other}")])
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
         text = data[mark:].decode()

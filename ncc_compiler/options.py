@@ -34,11 +34,20 @@ LEVELS = (0, 1, 2)
 
 @attrs.frozen
 class CompileOptions:
-    """How to compile: the pipeline, the number of ranks, and options of single passes."""
+    """How to compile. ValueError for values that there are not.
+
+    - `level`: 0 only what is needed, 1 as usual, 2 thorough: collectives run beside compute
+    - `ranks`: their number, for programs that do not say it themselves
+    - `pass_options`: "pass.option" to its value as text, as `--pass-option` takes them (docs/ir.md)
+    - `verify_each_pass`: check the graph after every pass, not only at the borders of the pipeline
+
+    >>> CompileOptions(level=2, pass_options={"fold-constants.limit_bytes": "1024"}).level
+    2
+    """
 
     level: int = attrs.field(default=1, validator=attrs.validators.in_(LEVELS))
     ranks: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
-    )  # for programs that do not say it themselves
-    pass_options: Mapping[str, str] = attrs.field(factory=dict)  # "pass.option" → value as text
-    verify_each_pass: bool = False  # otherwise only at the borders of the pass pipeline
+    )
+    pass_options: Mapping[str, str] = attrs.field(factory=dict)
+    verify_each_pass: bool = False

@@ -93,19 +93,18 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     Raises ValueError for an option that no pass has, or for a value that is not one.
     """
     passes = PIPELINES[options.level]
-    known = {
-        name
-        for level in PIPELINES.values()
-        for compiler_pass in level
-        for name in _fields(compiler_pass)
-    }
+    known = option_names()
     by_name = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
     for name in by_name:
         if name not in known:
-            raise ValueError(
-                f"no pass has the option {name!r}, there are {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"no pass has the option {name!r}, there are {', '.join(known)}")
     return [_with_options(compiler_pass, by_name) for compiler_pass in passes]
+
+
+def option_names() -> list[str]:
+    """Every option of a pass of some level, sorted."""
+    passes = (compiler_pass for level in PIPELINES.values() for compiler_pass in level)
+    return sorted({name for compiler_pass in passes for name in _fields(compiler_pass)})
 
 
 def _fields(compiler_pass: Pass) -> Mapping[str, str]:

@@ -21,6 +21,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
 from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
 
@@ -126,7 +127,10 @@ _ZIP_FAULTS = (
 
 def _npz_arrays(path: str, raw: BinaryIO) -> dict[str, StoredArray]:
     if not zipfile.is_zipfile(raw):
-        raise InputError(f"{path}: not an .npz file; numpy.savez writes one, of arrays arg0, …")
+        raw.seek(0)
+        other = recognised(raw.read(MOST_RECOGNISED_BYTES), FileRole.ARRAYS)
+        what = f"{path}: not an .npz file{f', but {other}' if other else ''}"
+        raise InputError(f"{what}; numpy.savez writes one, of arrays arg0, …")
     try:
         file = zipfile.ZipFile(raw)
     except _ZIP_FAULTS as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from ncc_runtime.command_line import Refusal, perform
+from ncc_runtime.command_line import Refusal, examples, perform
 from ncc_runtime.commands.bench import bench
 from ncc_runtime.commands.calibrate import calibrate
 from ncc_runtime.commands.diff import diff
@@ -21,7 +21,14 @@ from ncc_runtime.commands.topology import topology
 from ncc_runtime.commands.verify import verify
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "nccrt run step.neff --topology trn2 --seed 0",
+        "nccrt explain step.neff --topology trn2 --nodes 2",
+        "nccrt bench all_reduce -r 64 -b 1MB -e 16MB",
+    ),
+)
 @click.version_option(package_name="neuron-ncc", prog_name="nccrt")
 def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""

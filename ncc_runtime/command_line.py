@@ -109,6 +109,11 @@ class Reply:
                 _tell(shortened(f"warning: {notice}"))
 
 
+def examples(*lines: str) -> str:
+    """The end of a help text: command lines, each as it is."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
 def _set_quiet(context: click.Context, _: click.Parameter, is_quiet: bool) -> None:
     context.obj.is_quiet = is_quiet
 
@@ -148,8 +153,10 @@ def perform(
     try:
         with cycles_collected_seldom(), heard_by(reply.progress):
             return _run(commands, name, given, reply, refusals_of)
-    except (BrokenPipeError, SystemExit):  # click exits where it meets a broken pipe itself
-        for output in (sys.stdout, sys.stderr):
+    except (BrokenPipeError, SystemExit) as stop:
+        if isinstance(stop, SystemExit) and stop.code == DONE:  # words for a shell to complete
+            return DONE
+        for output in (sys.stdout, sys.stderr):  # click exits itself where a pipe is broken
             _silence(output)
         return REFUSED
 

@@ -7,18 +7,28 @@ import attrs
 
 @attrs.frozen
 class RunOptions:
-    """How to run: what to compute, how widely, how carefully."""
+    """How to run: what to compute, how widely, how carefully. ValueError for impossible values.
+
+    - `values`: compute what every rank holds; without, only times
+    - `clock`: predict times; without, only values
+    - `threads`: of this host, for values; their number changes no bit of the results
+    - `checked`: trap reads of unwritten memory and stray addresses
+    - `memory_bytes`: of this host that values may take; None is 80 % of what is free
+    - `shuffle_seed`: take ready instructions in a random order
+    - `trip_counts`: how often loops run, by name, or which branch, for runs without values
+    - `verify`: prove the program before it runs the first time
+    """
 
     values: bool = True
     clock: bool = True
     threads: int = attrs.field(default=1, validator=attrs.validators.ge(1))
-    checked: bool = False  # trap reads of unwritten memory and stray addresses
-    memory_bytes: int | None = None  # None: FREE_SHARE of what the host has free
+    checked: bool = False
+    memory_bytes: int | None = None
     shuffle_seed: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.ge(0))
-    )  # take ready instructions in a random order
-    trip_counts: Mapping[str, int] = attrs.field(factory=dict)  # of loops, for runs without values
-    verify: bool = True  # prove the program before it runs the first time
+    )
+    trip_counts: Mapping[str, int] = attrs.field(factory=dict)
+    verify: bool = True
 
 
 FREE_SHARE = 0.8

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import PlacementError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
+from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
 from ncc_runtime.topology.graph import Topology, build
 
 STRATEGIES = ("linear", "spread")
@@ -31,7 +31,7 @@ class Placement:
     core: np.ndarray  # (ranks,) int32, logical core on the chip
 
     def __repr__(self) -> str:
-        return f"<Placement: {self.ranks} ranks, {self.strategy}, on {self.topology}>"
+        return f"<Placement: {self.ranks} ranks, {self.strategy}, on {self.topology!r}>"
 
     @property
     def ranks(self) -> int:
@@ -219,9 +219,13 @@ def _rows(path: str) -> list[tuple[int, ...]]:
 def _json(path: str) -> object:
     check_is_known(path)
     try:
-        return json_of(read_file(path, MOST_JSON_BYTES))
+        data = read_file(path, MOST_JSON_BYTES)
     except OSError as error:
         raise PlacementError(f"{path}: {reason_of(error)}") from error
+    if other := recognised(data, FileRole.PLACEMENT):
+        raise PlacementError(f"{path}: not a placement, but {other}")
+    try:
+        return json_of(data)
     except ValueError as error:
         raise PlacementError(f"{path}: not JSON: {str(error).lower()}") from error
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import time
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.call_signature import CallSignature, arguments, result
-from ncc_runtime.errors import CountsError, InputError, Notice
+from ncc_runtime.errors import CountsError, InputError, Notice, PlacementError
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -43,15 +44,18 @@ from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, RunOptions
-from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
 from ncc_runtime.report.collectives import collective_rows
-from ncc_runtime.report.run import Run
+from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.topology.graph import Topology
 from ncc_runtime.verify import prove
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.plans.files import PlanFile
+    from ncc_runtime.report.explain import Explanation
+    from ncc_runtime.report.listing import Listing
 
 
 class Compiled(Protocol):
@@ -62,7 +66,15 @@ class Compiled(Protocol):
 
 
 class Model:
-    """A program on its placement, lowered and ready to run any number of times."""
+    """A program on its placement, lowered and ready to run any number of times; `load` makes one.
+
+    - `run`: values and times
+    - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
+    - `trace`: the timeline of a run as a file
+    - `topology`: what it is placed on; `svg` draws it with the ranks
+    - `warnings`: rules of the hardware that it breaks
+    - `executable`: the queues of all ranks, as lowered
+    """
 
     def __init__(
         self,
@@ -70,12 +82,35 @@ class Model:
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
         signature: CallSignature | None = None,
+        algorithms: Mapping[str, str] | None = None,
     ) -> None:
         self.executable = executable
         self.signature = signature  # of the function that it was, if it comes from one
+        self.algorithms = dict(algorithms or {})  # that were forced, by operator
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
+
+    def __repr__(self) -> str:
+        return f"<Model: {heading(self.executable).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        from ncc_runtime.report import html
+        from ncc_runtime.report.topology.svg import as_html
+
+        picture = as_html(self.topology, self.executable.placement)
+        return html.block(html.line(heading(self.executable)), picture)
+
+    def svg(self) -> str:
+        """The picture of the chips with the ranks on them, as SVG."""
+        from ncc_runtime.report.topology.svg import as_svg
+
+        return as_svg(self.topology, self.executable.placement)
+
+    @property
+    def topology(self) -> Topology:
+        """What it is placed on."""
+        return self.executable.topology
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -87,6 +122,44 @@ class Model:
     def proofs(self) -> tuple[Proof, ...]:
         """The proofs of the program, those that fail too; computed once, on first use."""
         return prove.prove(self.executable)
+
+    def verify(self) -> Verification:
+        """Prove that it has no deadlock and no race, and that its collectives are right.
+
+        As `nccrt verify` does; nothing is raised if a proof fails: `proved` says whether all hold.
+        """
+        return Verification(self.executable, self.proofs)
+
+    def explain(self) -> "Explanation":
+        """Which algorithms could fill each collective, what they cost, and why one was chosen."""
+        from ncc_runtime.report.explain import explained
+
+        return explained(self.executable, self.algorithms, self.plans)
+
+    def list(self, rank: int = 0, queue: str | None = None) -> "Listing":
+        """The placed program of one rank, or one queue of it, such as "Tensor" or "cc0.dma0".
+
+        InputError if there is no such rank or queue.
+        """
+        from ncc_runtime.report.listing import listing_of
+
+        return listing_of(self.executable, rank, queue)
+
+    def trace(
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Any,
+        ranks: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Write the timeline of a run, and return the run.
+
+        As `run(*inputs, values=False)` and `Run.write_trace(path, ranks)`; `settings` are those of
+        `run`, so that values=True also computes the outputs.
+        """
+        run = self.run(*inputs, **{"values": False, **settings})
+        run.write_trace(path, ranks)
+        return run
 
     def run(
         self,
@@ -103,7 +176,17 @@ class Model:
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
+
+        >>> import ncc_compiler
+        >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
+        >>> model = load(ncc_compiler.compile_text(text))
+        >>> run = model.run([[[1.5, 2.0]]])  # [ranks, *shape], here of one rank
+        >>> run.outputs[0].tolist()
+        [[3.0, 4.0]]
+        >>> model.run(seed=0, values=False).time_us == run.time_us
+        True
         """
+        started = time.perf_counter()
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -141,12 +224,16 @@ class Model:
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.repeated())
         return Run(
+            executable=self.executable,
+            options=options,
             outputs=outputs,
             trace=trace,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
+            verdicts=self.verdicts,
+            host_s=time.perf_counter() - started,
             assemble=None if arrays is None else self._result,
         )
 
@@ -236,7 +323,7 @@ Neff = Compiled | Program | bytes | str | os.PathLike[str]
 
 def load(
     neff: Neff | Sequence[tuple[Neff, Sequence[int]]],
-    topology: str = "trn2.48xlarge",
+    topology: str | Topology = "trn2.48xlarge",
     *,
     nodes: int | None = None,
     placement: str = "linear",
@@ -249,6 +336,11 @@ def load(
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
+    `neff` is what the compiler returned, its bytes, or the path of a `.neff`.
+    `topology` is a name, the path of a TOML file, or a Topology, which has its own nodes and lnc.
+    `nodes` are as many as the ranks need by default, `lnc` is the physical cores of a rank.
+    `placement` is "linear" (consecutive cores), "spread" (a rank per chip first) or a JSON file.
+    `algorithms` forces one for an operator: {"all-reduce": "ring"}.
     Several programs of one world, pipeline stages say, come with the ranks that run each:
     load([("a.neff", range(0, 4)), ("b.neff", range(4, 8))]); MismatchError says how they differ.
     `strict` refuses groups that the hardware would refuse; `Model.verdicts` has them otherwise.
@@ -256,22 +348,35 @@ def load(
     `times_only` lowers one of symmetric instances, for run(values=False, verify=False): many ranks
     are timed as quickly as those of one instance.
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
+
+    >>> import ncc_compiler
+    >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
+    >>> neff = ncc_compiler.compile_text(text, ncc_compiler.CompileOptions(ranks=4))
+    >>> load(neff, "trn2", placement="spread")
+    <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread>
     """
-    place = PlaceOptions(topology, nodes, placement, lnc)
     options = LoadOptions(
         algorithms or {}, strict, plans, ignore_memory=ignore_memory, times_only=times_only
     )
-    return load_on(program_of(neff), place, options, getattr(neff, "signature", None))
+    program, signature = program_of(neff), getattr(neff, "signature", None)
+    where: PlaceOptions | Placement
+    if isinstance(topology, Topology):
+        if nodes is not None or lnc is not None:
+            raise PlacementError(f"nodes and lnc are those of {topology!r}: leave them out")
+        where = place(topology, program.ranks, placement)
+    else:
+        where = PlaceOptions(topology, nodes, placement, lnc)
+    return load_on(program, where, options, signature)
 
 
 def load_on(
     program: Program,
-    place: PlaceOptions,
+    where: PlaceOptions | Placement,
     options: LoadOptions,
     signature: CallSignature | None = None,
 ) -> Model:
     """The same with options as objects."""
-    placement = place_on(place, program.ranks)
+    placement = where if isinstance(where, Placement) else place_on(where, program.ranks)
     of_groups = verdicts(program, placement)
     if options.strict:
         refuse(of_groups)
@@ -293,7 +398,7 @@ def load_on(
     of_limits = limit_verdicts(placement, _uses(executable))
     if options.strict:
         refuse(of_limits)
-    model = Model(executable, (*of_groups, *of_limits), plans, signature)
+    model = Model(executable, (*of_groups, *of_limits), plans, signature, options.algorithms)
     if plans:
         from ncc_runtime.plans_proved import refuse_plans
 

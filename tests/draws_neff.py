@@ -236,27 +236,36 @@ class Growing:
                 Origin(self.draw(NAMES), op_name=self.draw(NAMES)),
             ),
             blocks=tuple(self.blocks),
-            **self.parameters(),
+            **self.array_infos(output),
         )
 
-    def parameters(self) -> dict[str, tuple[ArrayInfo, ...] | tuple[Sharding, ...]]:
-        """Names and shardings of inputs, if any is known."""
-        shapes = [self.tensors[one].shape for one in self.inputs]
-        cut = [shape for shape in shapes if shape]
+    def array_infos(self, output: int) -> dict[str, tuple[ArrayInfo, ...] | tuple[Sharding, ...]]:
+        """Names and shardings of inputs and outputs, if any is known."""
+        cut = next((self.tensors[one].shape for one in self.inputs if self.tensors[one].shape), ())
         shardings = []
         if cut:
-            tiles = (2, *[1] * (len(cut[0]) - 1))
+            tiles = (2, *[1] * (len(cut) - 1))
             parts = st.lists(st.integers(0, 1), min_size=self.ranks, max_size=self.ranks)
             shardings = [Sharding(tiles, tuple(self.draw(parts)))]
-        found = tuple(
-            ArrayInfo(
-                self.draw(NAMES),
-                0 if cut and len(shape) == len(cut[0]) and self.draw(st.booleans()) else None,
-            )
-            for shape in shapes
-        )
-        known = any(one != ArrayInfo() for one in found)
-        return {"parameters": found if known else (), "shardings": tuple(shardings)}
+
+        def known(tensors: list[int]) -> tuple[ArrayInfo, ...]:
+            found = tuple(self.array_info(self.tensors[one].shape, len(cut)) for one in tensors)
+            return found if any(one != ArrayInfo() for one in found) else ()
+
+        return {
+            "parameters": known(self.inputs),
+            "results": known([output]),
+            "shardings": tuple(shardings),
+        }
+
+    def array_info(self, shape: tuple[int, ...], rank: int) -> ArrayInfo:
+        """Of an array of this shape, where there is a sharding of arrays of `rank`, unless 0."""
+        name = self.draw(NAMES)
+        if rank and len(shape) == rank and self.draw(st.booleans()):
+            whole = (2 * shape[0] - 1, *shape[1:])  # the last tile is padded
+            is_padded = shape[0] > 1 and self.draw(st.booleans())
+            return ArrayInfo(name, 0, whole if is_padded else None)
+        return ArrayInfo(name, None, shape if self.draw(st.booleans()) else None)
 
 
 def _any(program: Growing) -> tuple[int, Tensor]:

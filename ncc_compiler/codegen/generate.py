@@ -218,7 +218,11 @@ class _Queues:
 
 @attrs.frozen
 class Neff:
-    """A compiled program and the bytes of its file."""
+    """A compiled program: `ncc_runtime.load` places it, `save` writes it for `nccrt`.
+
+    - `program`: its instructions, buffers and collective placeholders, the same on every rank
+    - `data`: the bytes of its file (docs/neff.md)
+    """
 
     program: Program = attrs.field(repr=lambda program: f"<{program.name}>")
     data: bytes = attrs.field(repr=lambda data: f"<{len(data)} bytes>")
@@ -227,7 +231,10 @@ class Neff:
     It lives in this process only; the file has names and shardings."""
 
     def save(self, path: str | Path) -> None:
-        """Write the file atomically: a reader sees the old one or the new one, never a part."""
+        """Write the file atomically: a reader sees the old one or the new one, never a part.
+
+        NeffError if it cannot be written.
+        """
         container.save(self.data, Path(path))
 
 

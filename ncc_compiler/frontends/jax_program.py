@@ -408,7 +408,10 @@ def _explained(what: str) -> Iterator[None]:
     except CompileError:
         raise
     except Exception as error:
-        raise refusal(f"{what} failed: {told(error)}") from error
+        fact = told(error)
+        is_without = isinstance(error, TypeError) and "required positional argument" in fact
+        advice = "give the function with its arguments" if is_without else ""
+        raise refusal(f"{what} failed: {fact}", advice) from error
 
 
 def told(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from ncc_runtime.errors import InputError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
+from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
 from ncc_runtime.report.bench import DTYPES, OPERATORS
 
 OTHER_DIE = "cross die"
@@ -40,9 +40,13 @@ class MeasuredRow:
 def read_rows(path: str) -> tuple[MeasuredRow, ...]:
     """The rows of a file; InputError says which is wrong, and in what."""
     try:
-        document = json_of(read_file(path, MOST_JSON_BYTES))
+        data = read_file(path, MOST_JSON_BYTES)
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}") from error
+    if other := recognised(data, FileRole.ROWS):
+        raise InputError(f"{path}: no measured rows, but {other}")
+    try:
+        document = json_of(data)
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
     rows = document.get("rows") if isinstance(document, dict) else None

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
+from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
@@ -25,15 +26,28 @@ DEFAULT_BYTES = 32 << 20
 """The size of a bench without sizes; assumed: the default of nccl-tests."""
 
 
-@click.command()
-@click.argument("op", metavar="OP")
+@click.command(
+    epilog=examples(
+        "nccrt bench all_reduce -r 64 -b 1MB -e 64MB --topology trn2",
+        "nccrt bench all_gather -r 8 -b 4KB -d bf16 --check --show-algorithm",
+    )
+)
+@click.argument("op", metavar="OP", shell_complete=completion.operator)
 @click.option("-r", "--nworkers", "ranks", type=click.IntRange(2), required=True, help="Ranks.")
 @click.option("-N", "--nnodes", type=click.IntRange(1), help="Instances, as --nodes.")
-@click.option("-b", "--minbytes", "least", metavar="MIN", callback=size, help="[32MB]")
-@click.option("-e", "--maxbytes", "most", metavar="MAX", callback=size, help="[MIN]")
+@click.option(
+    "-b", "--minbytes", "least", metavar="MIN", callback=size, help="Smallest size [32MB]."
+)
+@click.option("-e", "--maxbytes", "most", metavar="MAX", callback=size, help="Largest size [MIN].")
 @click.option("-f", "--stepfactor", "factor", type=click.IntRange(2), help="Sizes by factors [2].")
 @click.option("-i", "--stepbytes", "step", metavar="STEP", callback=size, help="Sizes by steps.")
-@click.option("-d", "--datatype", "dtype", default="fp32", show_default=True)
+@click.option(
+    *("-d", "--datatype", "dtype"),
+    default="fp32",
+    show_default=True,
+    shell_complete=completion.datatype,
+    help="Type of the elements.",
+)
 @click.option(
     "-n",
     "--iters",
@@ -52,7 +66,12 @@ DEFAULT_BYTES = 32 << 20
 )
 @place_options
 @click.option("--show-algorithm", is_flag=True, help="Add the column algorithm.")
-@click.option("--report-to-json-file", "report_file", type=click.Path(), metavar="F")
+@click.option(
+    *("--report-to-json-file", "report_file"),
+    type=click.Path(),
+    metavar="F",
+    help="Write the rows to this file too, as JSON.",
+)
 @replying
 def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     """Predict time and bandwidth of collective OP over all ranks, size by size.

@@ -2,11 +2,15 @@
 
 import click
 
-from ncc_runtime.command_line import Reply, check_written, replying
+from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.errors import Notice
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt calibrate rows.json --shipped --summary",
+    )
+)
 @click.argument("rows", metavar="ROWS.json", type=click.Path())
 @click.option("--out", metavar="PRESET.toml", type=click.Path(), help="Write a topology file.")
 @click.option("--shipped", is_flag=True, help="Fit nothing: how far the built-in constants are.")

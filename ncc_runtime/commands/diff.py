@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
+from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import (
     PlaceWords,
     algorithm_option,
@@ -19,9 +20,19 @@ from ncc_runtime.commands.options import (
 )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt diff step.neff --on trn1 --on trn2,nodes=2",
+    )
+)
 @program_argument
-@click.option("--on", "places", metavar="SPEC", multiple=True, help="A place; give two.")
+@click.option(
+    *("--on", "places"),
+    metavar="SPEC",
+    multiple=True,
+    shell_complete=completion.place,
+    help="A place; give two.",
+)
 @algorithm_option
 @strict_option
 @ignore_memory_option

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
@@ -15,7 +15,12 @@ from ncc_runtime.commands.options import (
 )
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt explain step.neff --on trn2,placement=spread",
+        "nccrt explain step.neff --save-plan plan.json",
+    )
+)
 @program_argument
 @place_options
 @click.option("--save-plan", "save", type=click.Path(), metavar="FILE", help="Write the plans.")
@@ -29,8 +34,8 @@ def explain(reply: Reply, program: Sequence[str], place: PlaceWords, save: str |
         check_outputs_of({"--save-plan": save}, place, files_of(program))
         check_target(save)
     model = loaded(program, place)
-    explanation = report.explained(model.executable, place.algorithms, model.plans)
+    explanation = model.explain()
     if save is not None:
         write_whole(save, report.saved(explanation))
-    reply.give(fields=lambda: report.as_json(explanation), text=lambda: report.as_text(explanation))
+    reply.give(fields=explanation.as_dict, text=explanation.__str__)
     reply.warn(model.warnings)

@@ -9,6 +9,7 @@ import attrs
 import click
 
 from ncc_runtime.command_line import check_written
+from ncc_runtime.commands import completion
 from ncc_runtime.errors import LoweringError, PlacementError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ algorithm_option = click.option(
     metavar="OP=NAME",
     multiple=True,
     callback=_algorithms,
+    shell_complete=completion.algorithm,
     help="Force an algorithm for an operator; once for each operator.",
 )
 
@@ -95,11 +97,33 @@ ignore_memory_option = click.option(
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """The options that say where to place, the same on every command, passed on as `place`."""
 
-    @click.option("--topology", metavar="T", help="Instance type, alias or TOML file [trn2].")
-    @click.option("--nodes", type=click.IntRange(1), help="Instances [as many as needed].")
-    @click.option("--placement", metavar="linear|spread|FILE.json", help="Ranks to cores.")
-    @click.option("--lnc", type=click.IntRange(1, 2), help="Physical cores a rank has.")
-    @click.option("--on", metavar="SPEC", help="In one word: trn2.48xlarge,nodes=2,lnc=1.")
+    @click.option(
+        "--topology",
+        metavar="T",
+        shell_complete=completion.topology,
+        help="Instance type, alias or TOML file [trn2].",
+    )
+    @click.option(
+        "--nodes", metavar="N", type=click.IntRange(1), help="Instances [as many as needed]."
+    )
+    @click.option(
+        "--placement",
+        metavar="linear|spread|FILE.json",
+        shell_complete=completion.placement,
+        help="Ranks to cores: consecutive ones, a rank per chip first, or as a file says [linear].",
+    )
+    @click.option(
+        "--lnc",
+        metavar="1|2",
+        type=click.IntRange(1, 2),
+        help="Physical cores a rank has [as usual for the instance type].",
+    )
+    @click.option(
+        "--on",
+        metavar="SPEC",
+        shell_complete=completion.place,
+        help="In one word: trn2.48xlarge,nodes=2,lnc=1.",
+    )
     @algorithm_option
     @plan_option
     @strict_option
@@ -165,7 +189,12 @@ def _programs(_: click.Context, __: click.Parameter, words: Sequence[str]) -> Se
 
 
 program_argument = click.argument(
-    "program", metavar="PROGRAM", nargs=-1, required=True, callback=_programs
+    "program",
+    metavar="PROGRAM",
+    type=click.Path(),  # which shells complete
+    nargs=-1,
+    required=True,
+    callback=_programs,
 )
 """MODEL.neff, or several programs with their ranks: a.neff@0-3 b.neff@4-7."""
 

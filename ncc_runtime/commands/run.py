@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from ncc_runtime.command_line import Reply, replying
+from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
@@ -21,6 +21,7 @@ from ncc_runtime.commands.options import (
     trace_file,
     trip_counts,
 )
+from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
     from ncc_runtime.lowering.executable import Executable
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "nccrt run step.neff --topology trn2 --inputs inputs.npz --outputs outputs.npz",
+        "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
+        "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+    )
+)
 @program_argument
 @place_options
 @click.option(
@@ -44,10 +51,25 @@ if TYPE_CHECKING:
     "--outputs", type=click.Path(), help="Write out0, out1, … to this file, each [ranks, *shape]."
 )
 @click.option(
-    "--seed", type=click.IntRange(0), help="Fill missing inputs at random [0 without --inputs]."
+    "--seed",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Fill missing inputs at random [0 without --inputs].",
 )
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--memory", metavar="BYTES", callback=size, help="Host memory it may take.")
+@click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of this host, for values; the results are the same on any number.",
+)
+@click.option(
+    "--memory",
+    metavar="BYTES",
+    callback=size,
+    help="Host memory it may take [80 % of what is free].",
+)
 @click.option("--no-values", is_flag=True, help="Predict time only.")
 @click.option(
     "--trip-count",
@@ -152,21 +174,12 @@ class TimelineRequest:
 
     def chosen(self, executable: "Executable") -> "np.ndarray | None":
         """The ranks as a mask; wrong usage for ranks that the program has not."""
-        if self.ranks is None:
-            return None
-        import numpy as np
+        from ncc_runtime.report.timeline.write import mask_of_ranks
 
-        count, simulated, last = executable.ranks, executable.representatives, max(self.ranks)
-        if last >= count:
-            raise click.UsageError(
-                f"--trace-ranks: rank {last} is not below the program's {count} ranks"
-            )
-        if last >= simulated:
-            raise click.UsageError(
-                f"--trace-ranks: rank {last} does what rank {last % simulated} does, whose "
-                f"instance stands for all; name ranks below {simulated}"
-            )
-        return np.isin(np.arange(simulated), self.ranks)
+        try:
+            return mask_of_ranks(executable, self.ranks)
+        except InputError as error:
+            raise click.UsageError(f"--trace-ranks: {error}") from error
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
         """Write the file."""

@@ -4,40 +4,79 @@ from typing import Any
 
 import click
 
-from ncc_runtime.command_line import check_written
+from ncc_runtime.command_line import Reply, check_written, examples, replying
+from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import known_placement
 
 
-@click.group()
+@click.group(
+    epilog=examples(
+        "nccrt topology list",
+        "nccrt topology show trn2 --ranks 8 --svg trn2.svg",
+    )
+)
 def topology() -> None:
     """Show what programs can be placed on."""
 
 
-@topology.command("list")
-def topology_list() -> None:
+@topology.command(
+    "list",
+    epilog=examples(
+        "nccrt topology list --json",
+    ),
+)
+@replying
+def topology_list(reply: Reply) -> None:
     """List the instance types that are known."""
-    from ncc_runtime.report.topology.text import list_topologies
+    from ncc_runtime.report.topology.text import topologies
 
-    for row in list_topologies():
-        names = ", ".join((row.name, *row.aliases))
-        joins = f"can be joined over {row.joins}" if row.joins else "one instance only"
-        example = "example: " if row.is_example else ""
-        counts = f"chips {row.chips:>3}, ranks {row.ranks:>3}"
-        click.echo(f"{names:<27} {counts}, {joins:<29} {example}{row.summary}")
+    known = topologies()
+    reply.give(fields=known.as_dict, text=known.__str__)
 
 
-@topology.command("show")
-@click.argument("name", metavar="T")
-@click.option("--nodes", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--lnc", type=click.IntRange(1, 2))
-@click.option("--ranks", type=click.IntRange(1), help="Show where this many ranks are placed.")
-@click.option("--placement", default="linear", show_default=True)
+@topology.command(
+    "show",
+    epilog=examples(
+        "nccrt topology show trn2 --nodes 2",
+        "nccrt topology show own.toml --ranks 8 --svg own.svg",
+    ),
+)
+@click.argument("name", metavar="T", shell_complete=completion.topology)
+@click.option(
+    "--nodes",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Instances.",
+)
+@click.option(
+    "--lnc",
+    metavar="1|2",
+    type=click.IntRange(1, 2),
+    help="Physical cores a rank has [as usual for the instance type].",
+)
+@click.option(
+    "--ranks", metavar="N", type=click.IntRange(1), help="Show where this many ranks are placed."
+)
+@click.option(
+    "--placement",
+    metavar="linear|spread|FILE.json",
+    default="linear",
+    show_default=True,
+    shell_complete=completion.placement,
+    help="How --ranks are placed.",
+)
 @click.option("--svg", type=click.Path(), metavar="FILE", help="Draw it into an SVG file.")
-def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -> None:
+@replying
+def topology_show(
+    reply: Reply, name: str, svg: str | None, ranks: int | None, **where: Any
+) -> None:
     """Draw topology T as text, with its rates and their sources, or as SVG."""
     from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place
-    from ncc_runtime.report.topology.text import describe
+    from ncc_runtime.report.topology.svg import as_svg
+    from ncc_runtime.report.topology.text import as_json, describe
     from ncc_runtime.topology.graph import build
 
     known_placement(where["placement"])
@@ -46,10 +85,7 @@ def topology_show(name: str, svg: str | None, ranks: int | None, **where: Any) -
         check_target(svg)
     built = build(name, where["nodes"], where["lnc"])
     placed = place(built, ranks, where["placement"]) if ranks else None
-    if svg is None:
-        click.echo(describe(built, placed))
-        return
-    from ncc_runtime.report.topology.svg import as_svg
-
-    write_whole(svg, as_svg(built, placed).encode())
-    click.echo(f"{svg}: {built.name} drawn")
+    if svg is not None:
+        write_whole(svg, as_svg(built, placed).encode())
+    drawn = "" if svg is None else f"{svg}: {built.name} drawn"
+    reply.give(fields=lambda: as_json(built, placed), text=lambda: drawn or describe(built, placed))

@@ -21,7 +21,7 @@ from pathlib import Path
 import attrs
 
 from ncc_runtime.errors import NeffError, reason_of
-from ncc_runtime.input_files import MOST_NEFF_BYTES, read_stream
+from ncc_runtime.input_files import MOST_NEFF_BYTES, FileRole, read_stream, recognised
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.document import files_of, program_from
 from ncc_runtime.neff.program import BufferKind, Program
@@ -46,6 +46,9 @@ _LAYOUT = struct.Struct("<5Q128sI32s16s256sI64sQI32s436s")
 _NUMBERS = struct.Struct("<5Q")
 _FEATURE_BITS = struct.Struct("<Q")
 _FEATURE_BITS_AT = 544
+_BUILD = slice(40, 168)
+_OURS = b"ncc neff "
+"""How the build version of our files begins, in any version."""
 _HASH = slice(172, 172 + _DIGEST_BYTES)
 
 
@@ -88,6 +91,8 @@ def _seal(head: bytes) -> bytes:
 
 def checked_data_size(head: bytes, path: str) -> int:
     """How many bytes follow the header; NeffError unless it is intact and of a known version."""
+    if other := recognised(head, FileRole.PROGRAM):
+        raise NeffError(f"{path}: not a .neff file, but {other}")
     if len(head) < HEADER_BYTES:
         raise NeffError(
             f"{path}: {len(head)} bytes, a .neff starts with a header of {HEADER_BYTES}: "
@@ -100,6 +105,13 @@ def checked_data_size(head: bytes, path: str) -> int:
             f"{path}: not a .neff file: header_size is {header_size}, must be {HEADER_BYTES}"
         )
     is_intact = _seal(head) == head[_SEAL]
+    build = head[_BUILD].rstrip(b"\0")
+    if not build.startswith(_OURS) and head[_SEAL] == bytes(_DIGEST_BYTES):
+        raise NeffError(
+            f"{path}: a .neff of another compiler, such as AWS's neuronx-cc "
+            f"({build[:40].decode(errors='replace') or 'it has no build version'}): it holds "
+            "machine code, which is not simulated; compile the HLO that it was made of with nccc"
+        )
     if (package, *version) != (_PKG_VERSION, *NEFF_VERSION):
         raise NeffError(f"{path}: {_version_text(package, version, is_intact)}")
     if not is_intact:

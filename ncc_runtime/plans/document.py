@@ -195,35 +195,12 @@ def decoded(data: bytes) -> FileText:
     try:
         return msgspec.json.decode(data, type=FileText)
     except msgspec.ValidationError as error:
-        what = _foreign(data) or str(error)
+        what = str(error)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # of keys, msgspec raises the latter
         what = _not_json(data, str(error))
     except RecursionError:
         what = "not JSON: nested too deeply"
     raise PlanError(f"{what[:1].lower()}{what[1:]}")
-
-
-class _ExecutionGpu(msgspec.Struct):
-    threadblocks: list[dict[str, Any]]
-
-
-class _ExecutionPlan(msgspec.Struct):
-    """Keys of an execution plan of MSCCL++. Source: microsoft/mscclpp, execution_plan.cc."""
-
-    gpus: list[_ExecutionGpu]
-
-
-def _foreign(data: bytes) -> str:
-    """The message for an execution plan of MSCCL++; "" for other JSON."""
-    try:
-        msgspec.json.decode(data, type=_ExecutionPlan)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
-    return (
-        "an execution plan of MSCCL++, whose operations (put, signal, wait, ...) are no steps of "
-        "thread blocks that send and receive, and are not read: write the algorithm as MSCCL XML, "
-        "with msccl-tools, or start from a plan of ours (nccrt explain --save-plan FILE)"
-    )
 
 
 def _not_json(data: bytes, what: str) -> str:

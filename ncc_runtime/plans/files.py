@@ -14,7 +14,7 @@ from ncc_runtime.collectives.choose import Candidate
 from ncc_runtime.collectives.layout import Members
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.errors import Notice, PlanError, reason_of
-from ncc_runtime.input_files import read_file
+from ncc_runtime.input_files import FileRole, read_file, recognised
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.plans import document, msccl_file
 from ncc_runtime.plans.chunk_places import TAKEN, op_of
@@ -204,6 +204,8 @@ def _read(word: str) -> PlanFile:
         data = read_file(path, document.MOST_BYTES)
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
+    if other := recognised(data, FileRole.PLAN):
+        raise PlanError(f"plan {path}: {other}")
     try:
         if data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
             return PlanFile(path, target, _Document(document.decoded(data).collectives))

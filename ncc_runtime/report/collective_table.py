@@ -103,9 +103,21 @@ _SORT_KEYS: dict[RowOrder, Callable[[EqualCollectives], float]] = {
 def table_lines(
     rows: Sequence[CollectiveRow], order: RowOrder = RowOrder.PROGRAM, *, each: bool = False
 ) -> Iterator[str]:
-    """A heading and a line for equal collectives.
+    """A heading, then the table as lines."""
+    lines = table_cells(rows, order, each=each)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    sides = ["<" if heading in _WORDS else ">" for heading in lines[0]]
+    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    yield "collectives, times in us"
+    yield from (row.format(*cells).rstrip() for cells in lines)
 
-    With `each` a line for every one of them, with its first group and its path of named scopes.
+
+def table_cells(
+    rows: Sequence[CollectiveRow], order: RowOrder = RowOrder.PROGRAM, *, each: bool = False
+) -> list[tuple[str, ...]]:
+    """The headings of columns, and a row for equal collectives, of which there are some.
+
+    With `each` a row for every one of them, with its first group and its path of named scopes.
     """
     alike = [EqualCollectives((row,)) for row in rows] if each else folded(rows)
     alike.sort(key=_SORT_KEYS[order])
@@ -139,11 +151,7 @@ def table_lines(
                 *(_where(group, each=each) for _ in ends),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if heading in _WORDS else ">" for heading in headings]
-    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield "collectives, times in us"
-    yield from (row.format(*cells).rstrip() for cells in lines)
+    return lines
 
 
 _LONGEST_NAME = 32

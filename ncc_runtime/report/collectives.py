@@ -25,27 +25,40 @@ REMOTE = (Transport.INTRA_CHIP, Transport.NEURONLINK, Transport.EFA)
 
 @attrs.frozen
 class CollectiveRow:
-    """Times in microseconds, None without a clock; bytes are of all ranks together."""
+    """One collective of a run. Times are in microseconds, None without a clock.
+
+    - `id`, `name`, `op`: its number, its name in the program, what it does
+    - `line`, `op_name`: the user's line and XLA's path of named scopes, "" if they are not known
+    - `algorithm`: what filled it
+    - `groups`, `group_size`, `first_group`: how many, ranks of the largest, ranks of the first
+    - `pairs`, `operands`: of a permute, arrays that it has at once
+    - `bytes`: of the larger side on one rank, as nccom-test counts a size
+    - `runs`: how often it ran, more than once in a loop; times are of all runs together
+    - `start_us`, `time_us`: when the first rank starts, until the last one ends
+    - `exposed_us`: how much of that no engine covers with work
+    - `bytes_by_transport`, `local_bytes`: moved by all ranks together
+    - `sent_by_rank`: bytes from each rank to others
+    """
 
     id: int
     name: str
     op: str
-    line: str  # of the user's code, `model.py:12`; empty where it is not known
-    op_name: str  # XLA's path of named scopes, `jit(step)/layer_0/mlp/dot_general`, if known
+    line: str  # `model.py:12`
+    op_name: str  # `jit(step)/layer_0/mlp/dot_general`
     algorithm: str
     groups: int  # of a permute 1: all ranks that take part
     group_size: int  # of the largest
     first_group: str  # its ranks, `0-7`, `0-56:8` in steps of 8
     pairs: int  # of a permute
     operands: int
-    bytes: int  # of the larger side on one rank, as nccom-test counts size
-    runs: int | None  # more than one in a loop; times are of all runs together
+    bytes: int
+    runs: int | None
     start_us: float | None
     time_us: float | None
     exposed_us: float | None
     bytes_by_transport: dict[str, int]
     local_bytes: int
-    sent_by_rank: tuple[int, ...] = attrs.field(repr=False)  # bytes from each rank to others
+    sent_by_rank: tuple[int, ...] = attrs.field(repr=False)
 
 
 def collective_rows(

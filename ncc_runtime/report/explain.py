@@ -25,6 +25,7 @@ from ncc_runtime.neff.stages import collective_origins
 from ncc_runtime.plans import document
 from ncc_runtime.plans.document import encoded
 from ncc_runtime.plans.files import PlanFile
+from ncc_runtime.report import html
 from ncc_runtime.report.row_texts import lines_text
 from ncc_runtime.report.run import facts, heading, memory_use
 
@@ -63,13 +64,45 @@ class Explained:
         return time_ps / self.price.time_ps if self.price.time_ps else None
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Explanation:
-    """Every kind of collective of a placed program."""
+    """Every kind of collective of a placed program: candidates, prices, bounds, what was chosen.
+
+    `print` of it is the text of `nccrt explain`.
+
+    - `rows`: one for each kind of collective, with `choice.candidates`, `choice.chosen`, `bound`
+    """
 
     executable: Executable
     parts: Parts
     rows: tuple[Explained, ...]
+
+    def __repr__(self) -> str:
+        chosen = ", ".join(
+            f"{row.placeholder.op.value} by {row.choice.chosen.name}" for row in self.rows
+        )
+        return f"<Explanation: {chosen or 'no collectives'}>"
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `nccrt explain --json` prints; times in microseconds, sizes in bytes."""
+        return as_json(self)
+
+    def _repr_html_(self) -> str:
+        headings = ("", *HEADINGS)
+        parts: list[str] = []
+        for row in self.rows:
+            priced = [each for each in row.choice.candidates if each.price is not None]
+            cells = (
+                (_mark(row, each), each.name, *_cells(self.parts, _price(each))) for each in priced
+            )
+            parts += [
+                html.table(_heading(row), headings, cells),
+                html.line("\n".join(_closing(row))),
+            ]
+        return html.block(html.line(as_text(self).partition("\n\n")[0]), *parts)
 
 
 def explained(
@@ -286,9 +319,12 @@ def _table(parts: Parts, row: Explained) -> Table:
         table.add_column(name, justify="left" if name in words else "right")
     for candidate in row.choice.candidates:
         if candidate.price is not None:
-            mark = "*" if candidate.name == row.choice.chosen.name else ""
-            table.add_row(mark, candidate.name, *_cells(parts, candidate.price))
+            table.add_row(_mark(row, candidate), candidate.name, *_cells(parts, candidate.price))
     return table
+
+
+def _mark(row: Explained, candidate: Candidate) -> str:
+    return "*" if candidate.name == row.choice.chosen.name else ""
 
 
 def _cells(parts: Parts, price: Price) -> Iterator[str]:

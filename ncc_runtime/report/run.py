@@ -1,30 +1,54 @@
 """The result of a run, as the caller gets it, and how its program and proofs are reported."""
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
+from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace, Traffic
+from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
+from ncc_runtime.options import RunOptions
+from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
 
 @attrs.frozen(eq=False, repr=False)
 class Run:
-    """The result of a run; parts that were not requested are empty or None."""
+    """The result of a run; parts that were not requested are empty or None.
 
-    outputs: list[np.ndarray]  # each [ranks, *shape]
+    `print(run)` is the summary of `nccrt run`, `as_dict()` what its `--json` prints; a notebook
+    shows tables.
+
+    - `outputs`: arrays, each [ranks, *shape], in the order of the program's results
+    - `result`: what the function returns, as whole arrays in its trees
+    - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
+    - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
+    - `proofs`: what was proved before it ran
+    - `notes`: what was assumed, where data decides and values were not computed
+    - `trace`: when each instruction ran, in picoseconds; None without a clock
+    - `traffic`: bytes that each collective moved, rank by rank
+    - `options`: how it ran
+    - `host_s`: seconds that it took on this host
+    """
+
+    executable: Executable
+    options: RunOptions
+    outputs: list[np.ndarray]
     trace: Trace | None
     traffic: tuple[Traffic, ...]
     collectives: tuple[CollectiveRow, ...]
-    proofs: tuple[Proof, ...] = ()  # what was proved before it ran
-    notes: tuple[str, ...] = ()  # what was assumed
+    proofs: tuple[Proof, ...] = ()
+    notes: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
+    host_s: float = 0.0
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
     @functools.cached_property
@@ -40,6 +64,34 @@ class Run:
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"
         return f"<Run: {len(self.outputs)} outputs, {len(self.collectives)} collectives, {time}>"
+
+    def __str__(self) -> str:
+        from ncc_runtime.report.summary import as_text
+
+        return as_text(self.executable, self, self.options, self.host_s)
+
+    def _repr_html_(self) -> str:
+        from ncc_runtime.report.summary import as_html
+
+        return as_html(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `nccrt run --json` prints: times in microseconds, sizes in bytes."""
+        from ncc_runtime.report.summary import as_json
+
+        return as_json(self.executable, self, self.options, self.host_s, self.verdicts)
+
+    def write_trace(self, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> None:
+        """Write the timeline for ui.perfetto.dev: `.pftrace`, or `.json` for Chrome, also `.gz`.
+
+        `ranks` are those that it shows, all by default. InputError if the run has no clock, or
+        there is no such rank; NeffError if the file cannot be written.
+        """
+        from ncc_runtime.report.timeline.write import mask_of_ranks, write_timeline
+
+        if self.trace is None:
+            raise InputError("the run has no clock and so no timeline: run it with clock=True")
+        write_timeline(os.fspath(path), self.trace, mask_of_ranks(self.executable, ranks))
 
     @property
     def time_us(self) -> float | None:
@@ -88,6 +140,53 @@ MOST_CLASSES = 8
 """Classes of a proof that a text names; the rest are counted."""
 
 
+@attrs.frozen(eq=False, repr=False)
+class Verification:
+    """What `Model.verify` found, as `nccrt verify` prints it.
+
+    - `proved`: whether all of it holds, for every order of execution
+    - `proofs`: one each for deadlock, semantics, races …, with witnesses of what does not hold
+    """
+
+    executable: Executable
+    proofs: tuple[Proof, ...]
+
+    @property
+    def proved(self) -> bool:
+        """Whether every proof holds."""
+        return is_proved(self.proofs)
+
+    def __repr__(self) -> str:
+        failed = [proof.name for proof in self.proofs if not proof.holds]
+        verdict = f"not proved: {', '.join(failed)}" if failed else f"{len(self.proofs)} proofs"
+        return f"<Verification: {verdict}>"
+
+    def __str__(self) -> str:
+        return as_text(self.executable, self.proofs)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `nccrt verify --json` prints."""
+        return as_json(self.executable, self.proofs)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (proof.name, proof.verdict, proof.presumed, proof.size, proof.seconds)
+            for proof in self.proofs
+        )
+        headings = ("proof", "verdict", "presumes", "size", "seconds")
+        breaches = "\n".join(_breaches(self.proofs))
+        return html.block(
+            html.line(heading(self.executable)),
+            html.table("proofs", headings, rows),
+            html.preformatted(breaches) if breaches else "",
+        )
+
+
+def is_proved(proofs: Sequence[Proof]) -> bool:
+    """Whether there are proofs, and all hold."""
+    return bool(proofs) and all(proof.holds for proof in proofs)
+
+
 def as_json(executable: Executable, proofs: Sequence[Proof]) -> dict[str, Any]:
     """The object that `nccrt verify --json` prints."""
     return {**facts(executable), "verified": verified(proofs)}
@@ -96,7 +195,7 @@ def as_json(executable: Executable, proofs: Sequence[Proof]) -> dict[str, Any]:
 def verified(proofs: Sequence[Proof]) -> dict[str, Any]:
     """The proofs as an object; not proved without any."""
     return {
-        "proved": bool(proofs) and all(proof.holds for proof in proofs),
+        "proved": is_proved(proofs),
         "seconds": _seconds(proofs),
         "proofs": [
             {

@@ -15,7 +15,7 @@ from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executab
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report import collective_table, collectives, performance
+from ncc_runtime.report import collective_table, collectives, html, performance
 from ncc_runtime.report.collective_table import RowOrder
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
@@ -170,6 +170,29 @@ def as_text(
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def as_html(run: Run) -> str:
+    """The tables of a run for a notebook."""
+    lines = [heading(run.executable), *(f"note: {note}" for note in run.notes)]
+    if run.trace is not None:
+        lines.append(f"predicted time {run.time_us:.3f} us")
+        if rates := rates_of(run.trace):
+            lines += rates_lines(rates, run.executable.ranks)
+        lines += performance.lines(Performance(run.trace))
+    headings, *cells = collective_table.table_cells(run.collectives) if run.collectives else [()]
+    return html.block(
+        html.line("\n".join([*lines, sentence(run.proofs)])),
+        html.table("collectives, times in us", headings, cells),
+        html.table(
+            "outputs",
+            ("name", "type on a rank", "rank 0 begins"),
+            (
+                (f"out{number}", f"{array.dtype}{list(array.shape[1:])}", _first_values(array[0]))
+                for number, array in enumerate(run.outputs)
+            ),
+        ),
+    )
 
 
 MOST_OUTPUTS = 1000

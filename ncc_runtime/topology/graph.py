@@ -4,9 +4,10 @@ Chips are numbered through the instances, node-major, and so are links and EFA a
 is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -109,7 +110,18 @@ class Efa:
 
 @attrs.frozen(eq=False, repr=False)
 class Topology:
-    """The hardware a program is placed on. Figures keep the source of each number."""
+    """The hardware that a program is placed on; `Topology.load` makes one.
+
+    `print` of it is the text of `nccrt topology show`; a notebook shows the picture.
+
+    - `name`, `summary`, `generation`, `instance`: what it is
+    - `nodes`, `lnc`: how many instances, physical cores of a rank
+    - `chips`, `chips_per_node`, `ranks_per_chip`, `ranks_per_node`, `max_ranks`: how much there is
+    - `links`: directed links as columns (src, dst, bandwidth_bytes_per_s, latency_ps, is_down …)
+    - `hbm`, `dma`, `engines`, `cc`, `intra_chip`, `efa`: rates of a chip, core, adapter
+    - `figures`: every fact of the file by its key, with `value` and `source`
+    - `faults`, `slowed`: links that are down or slow, cores that are slow
+    """
 
     name: str
     instance: str  # the built-in instance whose chips and wiring it has; "" for none
@@ -138,8 +150,49 @@ class Topology:
     rules: str  # whose rules for groups hold, neuron or none
     figures: Mapping[str, Figure]
 
+    @classmethod
+    def load(
+        cls, name_or_path: str | os.PathLike[str], nodes: int = 1, lnc: int | None = None
+    ) -> "Topology":
+        """`nodes` instances of a type, alias or TOML file; `topologies()` lists the known ones.
+
+        `lnc` is the physical cores of a rank, by default as usual for the generation.
+        TopologyError if there is no such topology, or it contradicts itself.
+
+        >>> topology = Topology.load("trn2", nodes=2)
+        >>> topology
+        <Topology: 2 x trn2.48xlarge, lnc 2>
+        >>> topology.chips, topology.max_ranks
+        (32, 128)
+        >>> topology.figures["chips.count"].value
+        16
+        """
+        return build(os.fspath(name_or_path), nodes, lnc)
+
     def __repr__(self) -> str:
         return f"<Topology: {self.nodes} x {self.name}, lnc {self.lnc}>"
+
+    def __str__(self) -> str:
+        from ncc_runtime.report.topology.text import describe
+
+        return describe(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `nccrt topology show --json` prints."""
+        from ncc_runtime.report.topology.text import as_json
+
+        return as_json(self)
+
+    def svg(self) -> str:
+        """The picture of an instance as SVG."""
+        from ncc_runtime.report.topology.svg import as_svg
+
+        return as_svg(self)
+
+    def _repr_html_(self) -> str:
+        from ncc_runtime.report.topology.svg import as_html
+
+        return as_html(self)
 
     @property
     def dims(self) -> tuple[int, ...]:

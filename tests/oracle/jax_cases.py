@@ -439,6 +439,7 @@ def refusals():
         ("arguments come too late", jitted.lower(x), (x,), {}),
         ("in_shardings come too late", jitted.lower(x), (), {"in_shardings": P()}),
         ("got (2,) and (8,). (", lambda x: x @ x, (x,), {}),
+        ("give the function with its arguments", jitted, (), {}),
         ("partitioned 3 times", jitted, (x,), {"mesh": {"d": 3}, "in_shardings": P("d")}),
         ("is not found in mesh", jitted, (x,), {"mesh": {"d": 8}, "in_shardings": P("e")}),
         ('write {"data": 2, "model": 4}', jitted, (x,), {"mesh": {}}),

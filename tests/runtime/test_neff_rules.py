@@ -20,6 +20,8 @@ LISTING = ROOT / "tests" / "data" / "neff" / "step.listing"
 GATHER = "t5 = t4  groups {{0,1,2,3}}"
 FIRST, SECOND = "ptc2  p0  wait tensor>=1", "ptc2  p1  wait stream0>=1"
 
+RESULTS = "results\n  0 x {}\n  1 y\nconstants\n"
+CUT = "shardings\n  s0 [4] parts [0,1,2,3]\n"
 SHARDED = "shardings\n  s0 {} parts {}\nparameters\n  0 x s0\n  1 y\noutputs\n"
 
 # rule, what the listing says, what it says instead, the complaint
@@ -49,6 +51,10 @@ BREACHES = [
     ("neff-N8", "outputs\n", SHARDED.format("[2]", "[0,1]"), "s0: 2 parts for 4 ranks"),
     ("neff-N8", "outputs\n", SHARDED.format("[2]", "[0,1,2,0]"), "s0: tile 2, there are 2"),
     ("neff-N8", "outputs\n", SHARDED.format("[2]", "[0,1,1,0]"), "tiles [2] of an array of shape"),
+    ("neff-N8", "constants\n", "results\n  0 x\nconstants\n", "1 results for 2 outputs"),
+    ("neff-N8", "constants\n", RESULTS.format("s0"), "result 0: sharding 0, there are 0"),
+    ("neff-N8", "constants\n", RESULTS.format("of [3]"), "result 0: shape [3], a rank has ["),
+    ("neff-N8", "constants\n", CUT + RESULTS.format("s0 of [99]"), "shape [99] is not what"),
     ("neff-M1", "0x00000280", "0x00000290", "buffer b9: address 0x290 is no multiple of 64"),
     ("neff-M1", "memory 2048", "memory 512", "buffer b8: ends at 584, memory has 512 bytes"),
     ("neff-M2", "0x00000240", "0x00000280", "output b9 (picked) overlaps output b8 (result) at"),

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import ncc_runtime
 from ncc_runtime.errors import TopologyError
 from ncc_runtime.placement import place
-from ncc_runtime.report.topology.text import describe, list_topologies
+from ncc_runtime.report.topology.text import describe
 from ncc_runtime.topology.format.spec import ALIASES, example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
 from ncc_runtime.topology.quadrants import PORTS, ports_of_cores
@@ -384,14 +385,14 @@ def test_presets_are_files_of_the_installed_package() -> None:
 
 
 def test_the_list_has_every_preset_once() -> None:
-    rows = list_topologies()
+    rows = ncc_runtime.topologies()
     assert [row.name for row in rows if not row.is_example] == list(preset_names())
     assert [row.name for row in rows if row.is_example] == list(example_names())
     assert {alias for row in rows for alias in row.aliases} == set(ALIASES)
 
 
 def test_the_list_says_which_instances_can_be_joined() -> None:
-    joins = {row.name for row in list_topologies() if row.joins}
+    joins = {row.name for row in ncc_runtime.topologies() if row.joins}
     assert joins == {
         "trn1.32xlarge",
         "trn1n.32xlarge",

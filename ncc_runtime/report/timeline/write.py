@@ -7,13 +7,15 @@ all.
 import contextlib
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 
+from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.whole_file import check_target, replacing
 from ncc_runtime.progress import phase
 from ncc_runtime.report.timeline import link_use, tracks
@@ -48,6 +50,22 @@ def write_timeline(
             if isinstance(content, TimelineBatch):
                 now.done += content.events
         writer.end()
+
+
+def mask_of_ranks(executable: Executable, ranks: Sequence[int] | None) -> np.ndarray | None:
+    """Bool by rank for `write_timeline`; InputError for ranks that the program has not."""
+    if ranks is None:
+        return None
+    simulated = executable.representatives
+    for rank in ranks:
+        if not 0 <= rank < executable.ranks:
+            raise InputError(f"rank {rank} is not below the program's {executable.ranks} ranks")
+        if rank >= simulated:
+            raise InputError(
+                f"rank {rank} does what rank {rank % simulated} does, whose instance stands for "
+                f"all; name ranks below {simulated}"
+            )
+    return np.isin(np.arange(simulated), ranks)
 
 
 def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:

@@ -13,9 +13,11 @@ from xml.etree import ElementTree
 import attrs
 import numpy as np
 
+from ncc_runtime.report import html
 from ncc_runtime.report.topology.text import (
     GRIDS,
     Unit,
+    describe,
     instance_unit,
     joint,
     parts_of,
@@ -154,6 +156,28 @@ def as_svg(topology: Topology, placement: PlacedRanks | None = None) -> str:
         width, y = max(width, size[0]), y + size[1] + PAD
     longest = 8.0 * (len(topology.name) + len(topology.summary))
     return drawing.canvas.svg(max(width + 2 * PAD, longest), y)
+
+
+LARGEST_HTML = 1 << 20
+"""Characters of a picture that a notebook shows."""
+
+
+_MOST_INSTANCES = 8
+
+
+def as_html(topology: Topology, placement: PlacedRanks | None = None) -> str:
+    """The picture for a notebook; the text where the picture would be too large.
+
+    Ranks are drawn where they are on few instances.
+    """
+    if topology.nodes > _MOST_INSTANCES:
+        placement = None
+    svg = as_svg(topology, placement)
+    return (
+        html.preformatted(describe(topology, placement))
+        if len(svg) > LARGEST_HTML
+        else html.image(svg, title_of(topology))
+    )
 
 
 @attrs.frozen(eq=False)

@@ -8,11 +8,13 @@ joined by less: finding the least of all is NP-hard, and not tried.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.report import html
 from ncc_runtime.topology.fabric import Level
 from ncc_runtime.topology.format.spec import (
     ALIASES,
@@ -348,21 +350,74 @@ _PARITY = ("even", "odd")
 
 @attrs.frozen
 class ListedTopology:
-    """One row of `nccrt topology list`."""
+    """One row of `nccrt topology list`, of one instance.
+
+    - `name`, `aliases`, `summary`: how it is called, what it is
+    - `chips`, `ranks`: how many it has, ranks at the usual physical cores each
+    - `lnc`: the physical cores that a rank may have
+    - `joins`: by what several instances can be joined, "" if they cannot
+    - `is_example`: whether it is a description as users would write one
+    """
 
     name: str
     aliases: tuple[str, ...]
     chips: int
-    ranks: int  # of one instance at the default lnc
+    ranks: int
     lnc: tuple[int, ...]
-    joins: str  # by what several instances can be joined, "" if they cannot
-    is_example: bool  # described as users would
+    joins: str
+    is_example: bool
     summary: str
 
+    def __str__(self) -> str:
+        names = ", ".join((self.name, *self.aliases))
+        joins = f"can be joined over {self.joins}" if self.joins else "one instance only"
+        example = "example: " if self.is_example else ""
+        counts = f"chips {self.chips:>3}, ranks {self.ranks:>3}"
+        return f"{names:<27} {counts}, {joins:<29} {example}{self.summary}"
 
-def list_topologies() -> tuple[ListedTopology, ...]:
-    """Every built-in topology, sorted by name, then the examples."""
-    return tuple(_listed(build(name)) for name in (*preset_names(), *example_names()))
+
+@attrs.frozen(repr=False)
+class KnownTopologies:
+    """What `nccrt topology list` prints; iterating gives a row for each topology."""
+
+    rows: tuple[ListedTopology, ...]
+
+    def __iter__(self) -> Iterator[ListedTopology]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"<KnownTopologies: {', '.join(row.name for row in self.rows)}>"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.rows))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The object that `nccrt topology list --json` prints."""
+        return {"topologies": [attrs.asdict(row) for row in self.rows]}
+
+    def _repr_html_(self) -> str:
+        headings = ("name", "aliases", "chips", "ranks", "joined over", "")
+        cells = (
+            (row.name, ", ".join(row.aliases), row.chips, row.ranks, row.joins, row.summary)
+            for row in self.rows
+        )
+        return html.table("topologies", headings, cells)
+
+
+def topologies() -> KnownTopologies:
+    """Every built-in topology, sorted by name, then the examples.
+
+    Chips and ranks are those of one instance, at the usual physical cores of a rank.
+
+    >>> [row.name for row in topologies() if "trn2" in row.aliases]
+    ['trn2.48xlarge']
+    """
+    return KnownTopologies(
+        tuple(_listed(build(name)) for name in (*preset_names(), *example_names()))
+    )
 
 
 def _listed(topology: Topology) -> ListedTopology:
@@ -409,6 +464,65 @@ def describe(topology: Topology, placement: PlacedRanks | None = None) -> str:
         ),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def as_json(topology: Topology, placement: PlacedRanks | None = None) -> dict[str, Any]:
+    """The object that `nccrt topology show --json` prints; links are those of all instances."""
+    links = topology.links
+    apart, cut = diameter(topology), bisection(topology)
+    return {
+        "name": topology.name,
+        "instance": topology.instance,
+        "generation": topology.generation,
+        "summary": topology.summary,
+        "nodes": topology.nodes,
+        "lnc": topology.lnc,
+        "chips": topology.chips,
+        "ranks": topology.max_ranks,
+        "chips_per_node": topology.chips_per_node,
+        "hosts_per_node": topology.hosts_per_node,
+        "ranks_per_chip": topology.ranks_per_chip,
+        "shape": topology.shape.value,
+        "dims": list(topology.dims),
+        "network": "" if topology.efa is None else topology.network,
+        "rank": {
+            "cc_cores": topology.rank_cc_cores,
+            "dma_engines": topology.rank_dma_engines,
+            "dma_bandwidth_bytes_per_s": topology.rank_dma_bandwidth_bytes_per_s,
+            "hbm_bandwidth_bytes_per_s": topology.rank_hbm_bandwidth_bytes_per_s,
+            "efa_bandwidth_bytes_per_s": topology.rank_efa_bandwidth_bytes_per_s,
+        },
+        "levels": [
+            {"name": level.name, "links": level.links, "bandwidth_bytes_per_s": level.bytes_per_s}
+            for level in level_links(topology)
+        ],
+        "diameter": None if apart is None else {"links": apart[0], "mean_links": apart[1]},
+        "bisection": None if cut is None else attrs.asdict(cut),
+        "links": [
+            {
+                "name": links.name(link),
+                "to": links.end(int(links.dst[link])),
+                "bandwidth_bytes_per_s": int(links.bandwidth_bytes_per_s[link]),
+                "latency_ps": int(links.latency_ps[link]),
+                "parallel_links": int(links.parallel_links[link]),
+                "is_down": bool(links.is_down[link]),
+            }
+            for link in range(len(links))
+        ],
+        "slowed": [attrs.asdict(row) for row in topology.slowed],
+        "figures": {
+            key: {"value": figure.value, "source": figure.source}
+            for key, figure in sorted(topology.figures.items())
+        },
+        "placement": None
+        if placement is None
+        else [
+            {"rank": rank, "chip": chip, "core": core}
+            for rank, (chip, core) in enumerate(
+                zip(placement.chip.tolist(), placement.core.tolist(), strict=True)
+            )
+        ],
+    }
 
 
 def _faults(topology: Topology) -> Iterable[str]:

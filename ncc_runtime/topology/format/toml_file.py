@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ncc_runtime.errors import TopologyError, reason_of
-from ncc_runtime.input_files import MOST_TOML_BYTES, read_file
+from ncc_runtime.input_files import MOST_TOML_BYTES, FileRole, read_file, recognised
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -58,6 +58,8 @@ class TomlFile:
         """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
             whole = read_file(file, MOST_TOML_BYTES)
+            if other := recognised(whole, FileRole.TOPOLOGY):
+                raise TopologyError(f"{origin}: not a topology in TOML, but {other}")
             data = whole.removeprefix(codecs.BOM_UTF8)  # errors of utf-8-sig count from behind it
             return cls(origin, data.decode() or "\n")  # "" would stand for a shipped file
         except OSError as error:

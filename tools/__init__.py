@@ -1,0 +1,1 @@
+"""Programs for developers of the project; no part of the packages."""
