@@ -31,7 +31,7 @@ FAULTS = """name = "faulty"
 base = "trn2.48xlarge"
 [[fault]]
 between = [0, 1]
-state = "down"
+down = true
 source = "assumed"
 [[core]]
 chip = 2
