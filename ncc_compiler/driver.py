@@ -22,6 +22,7 @@ from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, FileRole, read_file, recognised
+from ncc_runtime.progress import phase
 
 LOADED = "load"
 """The stage that an observer sees first: the module as it was written."""
@@ -64,7 +65,8 @@ def compile_model(
             observe(LOADED, module)
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
-        return seal(described(generate(canonical), model.parameters, model.results))
+        with phase("generating instructions", ""):
+            return seal(described(generate(canonical), model.parameters, model.results))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:
@@ -75,7 +77,7 @@ def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Modu
 def load_model(model: ModelText, ranks: int | None = None, name: str = "<model>") -> Module:
     """The same for what a front end made."""
     source = Source(name, model.text)
-    with _without_gc(), _advising_ranks(model):
+    with _without_gc(), _advising_ranks(model), phase("reading the program", ""):
         if not model.is_partitioned:
             check_partitioned(source, ranks)
         return load_module(source, ranks)

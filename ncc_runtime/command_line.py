@@ -22,6 +22,8 @@ import attrs
 import click
 
 from ncc_runtime.errors import NccError, Notice, reason_of, shortened
+from ncc_runtime.progress import heard_by
+from ncc_runtime.progress_bar import ProgressBar
 
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
@@ -65,6 +67,7 @@ class Reply:
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.is_quiet = False
+        self.progress = ProgressBar(sys.stderr, lambda: self.is_quiet)
         self._result: Mapping[str, Any] = {}
         self._notices: dict[Notice, None] = {}  # in their order, each once
         self._refusals: list[Refusal] = []
@@ -80,7 +83,8 @@ class Reply:
     def say(self, line: str) -> None:
         """A line of a result that is shown as it comes; `give` has the fields of all of them."""
         if not self.as_json:
-            click.echo(line)
+            with self.progress.cleared():
+                click.echo(line)
 
     def warn(self, notices: Iterable[Notice]) -> None:
         """Warnings, each said once and behind all else."""
@@ -124,7 +128,7 @@ def replying(command: Callable[..., None]) -> Callable[..., None]:
         is_flag=True,
         expose_value=False,
         callback=_set_quiet,
-        help="Leave out warnings.",
+        help="Leave out warnings and progress.",
     )
     return as_json(quiet(click.pass_obj(command)))
 
@@ -147,7 +151,7 @@ def perform(
             setattr(sys, stream, nowhere)
     reply = Reply(as_json="--json" in given)
     try:
-        with cycles_collected_seldom():
+        with cycles_collected_seldom(), heard_by(reply.progress):
             return _run(commands, name, given, reply, refusals_of)
     except (BrokenPipeError, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code == DONE:  # words for a shell to complete
@@ -215,7 +219,12 @@ def _run(
     code = DONE
     try:
         try:
-            stopped = commands.main(list(given), prog_name=name, standalone_mode=False, obj=reply)
+            try:
+                stopped = commands.main(
+                    list(given), prog_name=name, standalone_mode=False, obj=reply
+                )
+            finally:
+                reply.progress.close()
             if stopped is not None:  # by --help or --version, which have said all
                 return DONE
         except BrokenPipeError:

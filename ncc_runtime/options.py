@@ -1,6 +1,6 @@
 """Options of the runtime: every default is here."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -17,7 +17,6 @@ class RunOptions:
     - `shuffle_seed`: take ready instructions in a random order
     - `trip_counts`: how often loops run, by name, or which branch, for runs without values
     - `verify`: prove the program before it runs the first time
-    - `watch`: is called with the number of events timed so far
     """
 
     values: bool = True
@@ -30,7 +29,6 @@ class RunOptions:
     )
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)
     verify: bool = True
-    watch: Callable[[int], None] | None = None
 
 
 FREE_SHARE = 0.8

@@ -214,7 +214,7 @@ class Model:
         if arrays is None:
             decisions = self._decisions(given, options)
             sized, notes = assumed(self.executable)
-            timed = simulate(sized, decisions, watch=options.watch)
+            timed = simulate(sized, decisions)
             trace, traffic = timed if options.clock else None, traffic_of(timed)
         else:
             machine = self._machine(options)
@@ -223,7 +223,7 @@ class Model:
                 recorded, traffic, sizes = self._perform(machine, options)
             outputs = machine.outputs()
             if options.clock:
-                trace = simulate(sizes.sized(), recorded, sizes.repeated(), options.watch)
+                trace = simulate(sizes.sized(), recorded, sizes.repeated())
         return Run(
             executable=self.executable,
             options=options,

@@ -21,13 +21,16 @@ TABLES = {"ncc_runtime.neff.shared"}  # one of each for both packages
 ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
+PROGRESS = "ncc_runtime.progress"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
-    "ncc_runtime.command_line": {ERRORS},  # the edge of both commands
+    PROGRESS: set(),
+    "ncc_runtime.progress_bar": {PROGRESS},
+    "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.options": set(),
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
@@ -42,6 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     MACHINE: {ERRORS, NEFF, "ncc_runtime.placement", "ncc_runtime.topology"},
     "ncc_runtime.collectives": {
+        PROGRESS,
         ERRORS,
         "ncc_runtime.group_rules",
         "ncc_runtime.free_memory",
@@ -62,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
     },
     "ncc_runtime.lowering": {
+        PROGRESS,
         ERRORS,
         NEFF,
         "ncc_runtime.collectives",
@@ -76,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.verify.proof": set(),
     "ncc_runtime.verify": {  # plans and executables are data; how they were made is not its to see
+        PROGRESS,
         ERRORS,
         NEFF,
         ORDER,
@@ -87,6 +93,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.verify.proof",
     },
     "ncc_runtime.execution": {
+        PROGRESS,
         ERRORS,
         NEFF,
         "ncc_runtime.lowering",
@@ -109,6 +116,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.options",
     },
     "ncc_runtime.report": {
+        PROGRESS,
         ERRORS,
         NEFF,
         "ncc_runtime.collectives",
@@ -125,6 +133,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.verify.proof",
     },
     "ncc_runtime.calibration": {
+        PROGRESS,
         ERRORS,
         FILES,
         NEFF,
@@ -156,9 +165,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.options": set(),
     "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
-    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES},
+    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES, PROGRESS},
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
+        PROGRESS,
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",
         "ncc_compiler.options",
@@ -190,8 +200,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.options",
         NEFF,
     },
-    "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES},
     "ncc_compiler.pass_report": {"ncc_compiler.ir", NEFF, ERRORS},
+    "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES, PROGRESS},
     "ncc_compiler.frameworks": {"ncc_compiler"},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
     "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},

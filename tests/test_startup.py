@@ -31,6 +31,8 @@ COMPILER = ("numba.np.arraymath", "numba.np.linalg")
 
 _RUN = """
 import sys, ncc_compiler, ncc_runtime
+from ncc_runtime.execution.clock import uncompiled
+uncompiled.STEPS_IF_KEPT = uncompiled.STEPS_IF_NOT = {steps}
 neff = ncc_compiler.compile_text("ENTRY m {{ p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }}")
 ncc_runtime.load(neff).run(values=False)
 print([name for name in {names} if name in sys.modules])
@@ -80,9 +82,12 @@ def test_a_run_without_values_on_a_torus_loads_no_kernels_and_no_graph_search() 
     assert done.stdout.strip() == "[]"
 
 
-def loaded_by_a_run(names: tuple[str, ...]) -> str:
-    """Which modules a fresh interpreter has loaded after a run for times only."""
-    command = [sys.executable, "-c", _RUN.format(names=names)]
+def loaded_by_a_run(names: tuple[str, ...], steps: int = 20_000) -> str:
+    """Which modules a fresh interpreter has loaded after a run for times only.
+
+    The clock performs so many steps without machine code.
+    """
+    command = [sys.executable, "-c", _RUN.format(names=names, steps=steps)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -90,6 +95,10 @@ def test_a_run_for_times_loads_nothing_for_values_users_plans_or_several_program
     assert loaded_by_a_run(LATE) == "[]"
 
 
+def test_a_short_run_needs_no_machine_code() -> None:
+    assert loaded_by_a_run(("numba", "rich.progress")) == "[]"
+
+
 def test_the_clock_that_is_compiled_already_loads_nothing_to_compile_by() -> None:
-    loaded_by_a_run(COMPILER)  # may compile it
-    assert loaded_by_a_run(COMPILER) == "[]"
+    loaded_by_a_run(COMPILER, steps=0)  # may compile it
+    assert loaded_by_a_run(COMPILER, steps=0) == "[]"

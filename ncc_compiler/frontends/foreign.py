@@ -21,6 +21,7 @@ from ncc_compiler.frontends.partitioned import (
 )
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
+from ncc_runtime.progress import phase
 
 KINDS: Mapping[str, str] = {
     ".mlir": "StableHLO",
@@ -111,7 +112,10 @@ def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelT
 
 
 def _answer_of_child(kind: str, data: bytes, name: str, ranks: int | None, advice: str) -> str:
-    with tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder,
+        phase("reading and partitioning by XLA", ""),
+    ):
         child = subprocess.run(  # noqa: S603
             [sys.executable, "-P", str(CHILD), kind, folder, str(ranks or 0)],
             input=data,

@@ -13,6 +13,7 @@ import attrs
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.verify import verify
+from ncc_runtime.progress import steps
 
 
 @attrs.frozen
@@ -41,7 +42,7 @@ def run_passes(
     The result of the last pass is verified, with `verify_each` that of every pass. Raises
     InternalError, which names the pass (or all of them), where verification fails.
     """
-    for number, current in enumerate(passes, start=1):
+    for number, current in enumerate(steps(passes, "compiling", "passes"), start=1):
         module = current.run(module)
         if verify_each:
             _verify(module, f"pass {number}, {current.name},")

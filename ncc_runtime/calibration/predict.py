@@ -4,7 +4,7 @@ Constants can be overridden. What does not depend on them is made once: programs
 executables that plans are filled to.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
+from ncc_runtime.progress import Phase
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.format.spec import Figure
@@ -67,19 +68,16 @@ class _Setting:
 
 
 class Predictor:
-    """Predicts rows; caches plans, executables and times.
+    """Predicts rows; caches plans, executables and times."""
 
-    After each run of the clock `watch` is called with how many there were.
-    """
-
-    def __init__(self, watch: Callable[[int], None] | None = None) -> None:
-        self._watch = watch
+    def __init__(self) -> None:
         self._prepared: dict[MeasuredRow, _Prepared] = {}
         self._generations: dict[str, str] = {}
         self._overrides: Overrides = NONE
         self._settings: dict[_Cores, _Setting] = {}  # with the last constants
         self._chosen: dict[_Case, str] = {}
         self._times: dict[tuple[_Case, str], float] = {}
+        self.now = Phase("calibration", "runs of the clock")
 
     def predict_us(self, row: MeasuredRow, overrides: Overrides = NONE) -> float:
         """The time of a row."""
@@ -99,8 +97,7 @@ class Predictor:
         key = _case(row, overrides), name
         if key not in self._times:
             self._times[key] = self._simulated_us(row, name, overrides)
-            if self._watch is not None:
-                self._watch(len(self._times))
+            self.now.done = len(self._times)
         return self._times[key]
 
     def _choose(self, row: MeasuredRow, overrides: Overrides) -> str:

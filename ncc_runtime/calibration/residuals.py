@@ -10,6 +10,7 @@ from ncc_runtime.calibration.constants import free_of, shipped
 from ncc_runtime.calibration.fit import Fitted, by, fitted
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import MeasuredRow
+from ncc_runtime.progress import phase
 from ncc_runtime.report.run import SCHEMA
 
 
@@ -39,18 +40,19 @@ def calibrated(
     predictor: Predictor, rows: Sequence[MeasuredRow], *, is_fitted: bool, leave_one_out: bool
 ) -> Calibration:
     """The rows by the constants that are shipped, or by those that fit them best."""
-    constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
-    left_out: tuple[Residual, ...] = ()
-    if leave_one_out:
-        for name, table in by(rows, lambda row: row.table).items():
-            others = [row for row in rows if row.table != name]
-            # as shipped where no other row is of the generation
-            refitted = {
-                **_shipped(predictor, table),
-                **(fitted(predictor, others) if others else {}),
-            }
-            left_out += _residuals(predictor, table, refitted)
-    return Calibration(constants, _residuals(predictor, rows, constants), left_out)
+    with phase("calibration", "runs of the clock") as predictor.now:
+        constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
+        left_out: tuple[Residual, ...] = ()
+        if leave_one_out:
+            for name, table in by(rows, lambda row: row.table).items():
+                others = [row for row in rows if row.table != name]
+                # as shipped where no other row is of the generation
+                refitted = {
+                    **_shipped(predictor, table),
+                    **(fitted(predictor, others) if others else {}),
+                }
+                left_out += _residuals(predictor, table, refitted)
+        return Calibration(constants, _residuals(predictor, rows, constants), left_out)
 
 
 def _shipped(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:

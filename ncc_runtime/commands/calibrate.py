@@ -3,7 +3,6 @@
 import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
-from ncc_runtime.commands.progress import shown_count
 from ncc_runtime.errors import Notice
 
 
@@ -37,16 +36,18 @@ def calibrate(reply: Reply, rows: str, out: str | None, *, shipped: bool, **word
     if out is not None:
         for file in preset.targets(out, (row.instance for row in measured)).values():
             check_written({"--out": str(file)}, [rows])
-    with shown_count("calibration", "runs of the clock") as watch:
-        calibration = residuals.calibrated(
-            Predictor(watch), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
-        )
-    reply.give(
-        fields=lambda: residuals.as_json(calibration),
-        text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),
+    calibration = residuals.calibrated(
+        Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
     )
+    written = []
     for file, text in preset.presets(calibration, out) if out is not None else ():
         write_whole(file, text.encode())
-        click.echo(f"wrote {file}", err=True)
+        written.append(str(file))
+    reply.give(
+        fields=lambda: {**residuals.as_json(calibration), "written": written},
+        text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),
+    )
+    for name in written:
+        reply.say(f"wrote {name}")
     if not shipped and (doubt := residuals.doubt(calibration)):
         reply.warn([Notice("few-rows", doubt, "docs/timing.md#calibration")])

@@ -1,7 +1,6 @@
 """`nccrt run`: place, fill, prove, and compute values and times."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from ncc_runtime.commands.options import (
     trace_file,
     trip_counts,
 )
-from ncc_runtime.commands.progress import note_compiling, shown_count
 from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -146,15 +144,13 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
     )
-    if options.clock:
-        note_compiling()
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
     inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
-    with shown_count("clock", "events") as watch, inputs as given:
-        result = model.run(given, seed=seed, options=options, watch=watch)
+    with inputs as given:
+        result = model.run(given, seed=seed, options=options)
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:
@@ -186,18 +182,10 @@ class TimelineRequest:
             raise click.UsageError(f"--trace-ranks: {error}") from error
 
     def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
-        """Write the file, with a progress bar on a terminal."""
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
+        """Write the file."""
         from ncc_runtime.report.timeline.write import write_timeline
 
-        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        silent = not sys.stderr.isatty()
-        bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=silent)
-        with bar:
-            task = bar.add_task(f"events to {self.path}", total=trace.count(chosen))
-            write_timeline(self.path, trace, chosen, lambda events: bar.advance(task, events))
+        write_timeline(self.path, trace, chosen)
 
 
 def timeline_request(words: Mapping[str, Any]) -> TimelineRequest | None:

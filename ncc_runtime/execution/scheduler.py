@@ -34,6 +34,7 @@ from ncc_runtime.lowering.executable import (
     descriptors,
     is_run_by,
 )
+from ncc_runtime.progress import phase
 
 
 class _RingState:
@@ -279,12 +280,27 @@ class Scheduler:
         With `shuffle`, single batches of random ready ranks are taken in random order.
         """
         pick = self._everything_ready if shuffle is None else _random_pick(self, shuffle)
-        while batches := pick():
-            perform(batches)
-            for batch in batches:
-                self._complete(batch)
+        with phase("values", "instructions and transfers", self._total()) as now:
+            while batches := pick():
+                perform(batches)
+                for batch in batches:
+                    self._complete(batch)
+                    now.done += len(batch.ranks)
         if self._programs or self._rings.pending():
             raise deadlock_report(self.executable, self._stuck(), self.semaphores)
+
+    def _total(self) -> int | None:
+        """Rows that all ranks perform, if none is performed more than once."""
+        if any(_jumps(queue) for queue in self._queues):
+            return None
+        return sum(
+            int(np.count_nonzero(queue.peer != IDLE))
+            if isinstance(queue, DmaQueue)
+            else length * len(runners)
+            for queue, length, runners in zip(
+                self._queues, self._lengths, self._runners, strict=True
+            )
+        )
 
     def _everything_ready(self) -> list[RowBatch]:
         batches = [batch for queue in list(self._programs) for batch in self._ready(queue)]

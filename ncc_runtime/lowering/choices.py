@@ -33,6 +33,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.stages import is_permute, participants, stages_of
 from ncc_runtime.placement import Placement
+from ncc_runtime.progress import steps
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
 
@@ -121,7 +122,8 @@ class ProgramChooser:
         )
         self._sets: dict[_Key, _CandidateSet] = {}
         known: dict[Hashable, _CandidateSet] = {}
-        for number, placeholder in enumerate(self._program.placeholders):
+        numbered = tuple(enumerate(self._program.placeholders))
+        for number, placeholder in steps(numbered, "choosing algorithms", "collectives"):
             key = self.key(number)
             # prices depend on the stream only in that stream 0 has more CC-cores than the others
             priced_alike = placeholder.stream == 0, *key[1:]

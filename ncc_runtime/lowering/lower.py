@@ -46,6 +46,7 @@ from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.placement import Placement
+from ncc_runtime.progress import steps
 from ncc_runtime.topology.routes import Routes
 
 if TYPE_CHECKING:  # slow to import, and only users' plans need it
@@ -144,7 +145,7 @@ def lower_plans(
         for stream, used in sorted(lanes.items())
     }
     done_sems = stream_semaphores(program)
-    for step in stream_items(program):
+    for step in steps(tuple(stream_items(program)), "filling placeholders", "placeholders"):
         stream = step.stream
         if isinstance(step.item, Marker):
             streams[stream].follow(step.item, done_sems[stream], step.ranks)

@@ -33,7 +33,7 @@ class PathStep:
     """Neighbouring intervals of one collective, engine or CC-core."""
 
     what: str  # `p3 all-reduce.1`, `Tensor of rank 0: dot y f32[8,8]`, `launch`
-    kind: str  # collective, engine, launch
+    kind: str  # collective, engine, cc, launch
     placeholder: int | None
     ranks: tuple[int, ...]  # ascending
     start_ps: int

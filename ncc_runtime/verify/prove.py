@@ -19,6 +19,7 @@ import attrs
 from ncc_runtime.errors import ProofError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.order import GreedyRun
+from ncc_runtime.progress import steps
 from ncc_runtime.verify.counters import Edges, prove_counters
 from ncc_runtime.verify.deadlock import prove_deadlock
 from ncc_runtime.verify.engine_races import prove_local
@@ -46,7 +47,7 @@ def prove(executable: Executable) -> tuple[Proof, ...]:
     executable.check_all_ranks_have_columns()
     prover = _Prover(executable)
     made: dict[str, Proof] = {}
-    for part in PARTS:
+    for part in steps(PARTS, "proofs", "proofs"):
         before = made.get(part.presumes)
         if before is not None and not before.holds:
             made[part.name] = Proof(part.name, "", presumed=before.presumed or before.name)

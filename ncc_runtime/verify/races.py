@@ -23,6 +23,7 @@ import numpy as np
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, OrderedQueues, unmet
+from ncc_runtime.progress import steps
 from ncc_runtime.verify.bindings import Role, own_address
 from ncc_runtime.verify.conflicts import CC, Accesses, due_between
 from ncc_runtime.verify.counters import Edges, NamedIncrement, on_rank
@@ -55,7 +56,7 @@ def prove_races(
     breaches: list[Breach] = []
     classes: list[str] = []
     transfers = 0
-    for segment in segments:
+    for segment in steps(segments, "proof of races", "collectives"):
         for ring in segment.rings:
             moved = (np.count_nonzero(ring.peer[r] != IDLE) for r in blocks(ring.peer.shape))
             transfers += len(segment.numbers) * int(sum(moved))

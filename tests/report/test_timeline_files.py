@@ -13,8 +13,10 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.progress import heard_by
 from ncc_runtime.report.timeline import link_use, perfetto_file, tracks
 from ncc_runtime.report.timeline.write import write_timeline
+from tests.listening import Heard
 from tests.report.traces import all_reduce, simple
 from tests.small_executables import looped
 
@@ -307,18 +309,22 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path, name: str):
 
 
 def test_progress_counts_every_event_once(tmp_path: Path):
-    trace, told = simple(all_reduce()), []
-    write_timeline(str(tmp_path / "a.json"), trace, None, told.append)
-    assert sum(told) == len(trace)
+    trace, heard = simple(all_reduce()), Heard()
+    with heard_by(heard):
+        write_timeline(str(tmp_path / "a.json"), trace)
+    assert [(each.done, each.total) for each in heard.over] == [(len(trace), len(trace))]
 
 
-def test_a_file_that_cannot_be_finished_is_not_there(tmp_path: Path):
-    def stop(_: int) -> None:
+def test_a_file_that_cannot_be_finished_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr("ncc_runtime.report.timeline.chrome_file.ChromeWriter.end", stop)
     (tmp_path / "a.json").write_text("old")
     with pytest.raises(KeyboardInterrupt):
-        write_timeline(str(tmp_path / "a.json"), simple(all_reduce()), None, stop)
+        write_timeline(str(tmp_path / "a.json"), simple(all_reduce()))
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert (tmp_path / "a.json").read_text() == "old"
 

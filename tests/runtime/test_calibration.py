@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from ncc_runtime import progress_bar
 from ncc_runtime.calibration import preset, residuals
 from ncc_runtime.calibration.constants import BEGIN, BOUNDS, COMMON
 from ncc_runtime.calibration.fit import fitted
@@ -267,7 +268,9 @@ def test_the_command_prints_rows_tables_and_constants_and_writes_the_file(
     printed = capsys.readouterr().out
     assert "cc.instruction_ps" in printed
     assert printed.count("direct") == 2
-    assert printed.splitlines()[-1].split()[:2] == ["all", "2"]
+    *table, written = printed.splitlines()
+    assert table[-1].split()[:2] == ["all", "2"]
+    assert written.startswith("wrote ")
     assert set(tomllib.loads(out.read_text())) == {"name", "base", "cc"}
 
 
@@ -335,6 +338,8 @@ def test_a_terminal_sees_how_far_the_fit_is(
 ) -> None:
     rows = file_of(tmp_path, ROW, {**ROW, "size_bytes": 1 << 20, "time_us": 30.0})
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(progress_bar, "LOOK_S", 0.001)
+    monkeypatch.setattr(progress_bar, "BAR_S", 0.0)
     monkeypatch.setenv("TERM", "xterm")
     assert main(["calibrate", rows, "--summary"]) == 0
     assert "runs of the clock" in capsys.readouterr().err

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 import ncc_compiler
-from ncc_runtime.execution.clock import clock
+from ncc_runtime.execution.clock import clock, uncompiled
 from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.clock.tables import ClockState
+from ncc_runtime.progress import heard_by
 from tests.clock_runs import compiled, planned
+from tests.listening import Heard
 from tests.small_executables import LOOPED
 
 ENDLESS = LOOPED.replace("constant(3)", "constant(2000000000)")
@@ -28,12 +31,21 @@ class Told(Exception):  # noqa: N818 - not an error
 
 def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock, "STEPS_A_CALL", 1000)
-    heard: list[int] = []
+    counts: list[int] = []
     executable = compiled(LOOPED.replace("constant(3)", "constant(400)"))
-    trace = simulate(executable, planned(executable), watch=heard.append)
-    assert len(heard) > 10
-    assert sorted(heard) == heard
-    assert heard[-1] <= len(trace)
+    heard, go_on = Heard(), clock._go_on
+
+    def watched(machine: ClockState) -> int:
+        counts.extend(phase.done for phase in heard.now)
+        return go_on(machine)
+
+    monkeypatch.setattr(clock, "_go_on", watched)
+    with heard_by(heard):
+        trace = simulate(executable, planned(executable))
+    assert len(counts) > 10
+    assert sorted(counts) == counts
+    assert counts[-1] <= len(trace)
+    assert heard.now == []
 
 
 def test_pauses_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +57,12 @@ def test_pauses_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (torn.cause == whole.cause).all()
 
 
-def test_a_signal_is_heard_while_the_kernel_runs() -> None:
+def test_a_signal_is_heard_while_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(number: int, frame: object) -> None:
         raise Told
 
+    monkeypatch.setattr(uncompiled, "STEPS_IF_KEPT", 0)
+    monkeypatch.setattr(uncompiled, "STEPS_IF_NOT", 0)
     simulate(compiled(LOOPED), planned(compiled(LOOPED)))  # so that the kernel is compiled
     executable = compiled(ENDLESS)
     before = signal.signal(signal.SIGALRM, told)
@@ -73,7 +87,6 @@ def has_unnamed_file(process: int, folder: Path) -> bool:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
 def test_control_c_ends_a_long_run_with_one_line_and_leaves_no_file(tmp_path: Path) -> None:
-    simulate(compiled(LOOPED), planned(compiled(LOOPED)))
     model = tmp_path / "endless.neff"
     model.write_bytes(ncc_compiler.compile_text(ENDLESS).data)
     command = ["run", str(model), "--no-values", "--no-verify", "--trace", "run.pftrace"]

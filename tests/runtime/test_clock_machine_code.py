@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncc_runtime.execution.clock import compiled
-from ncc_runtime.execution.clock.compiled import DAY_S, KEPT, claim
+from ncc_runtime.execution.clock import machine_code
+from ncc_runtime.execution.clock.machine_code import DAY_S, KEPT, claim
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_a_folder_of_today_is_not_removed(places: tuple[Path, Path]) -> None:
 
 
 def held(folder: Path, digest: str, ready: object, done: object) -> None:
-    compiled._lock(folder / f"clock-{digest}")
+    machine_code._lock(folder / f"clock-{digest}")
     os.utime(folder / f"clock-{digest}", (1, 1))
     ready.set()  # type: ignore[attr-defined]
     done.wait(60)  # type: ignore[attr-defined]
@@ -97,22 +97,3 @@ def test_a_cache_in_no_home_is_not_made_in_the_working_directory(
     assert used is not None
     assert used.is_relative_to(places[1])
     assert not (tmp_path / "~").exists()
-
-
-def next_number(number: int) -> int:
-    return number + 1
-
-
-def test_without_room_for_the_machine_code_the_clock_runs_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked = []
-
-    def full(*what: object) -> None:
-        asked.append(what)
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile.save", full)
-    made = compiled.entry(next_number)
-    assert made(1) == 2
-    assert asked

@@ -46,6 +46,7 @@ from ncc_runtime.collectives.forwarding.schedule import (
 )
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
+from ncc_runtime.progress import steps
 from ncc_runtime.topology.format.spec import FabricShape
 
 NAME = "synthesised"
@@ -223,7 +224,13 @@ def _evenest(graph: LinkGraph, owners: tuple[int, ...], *, is_backwards: bool) -
     first = greedy_all_gather(searched, owners)
     effort = max(1, len(searched.edges) * len(owners) * first.slots)
     draws = range(1, min(DRAWS, DRAWN_SEARCH // effort))
-    drawn = [first, *(greedy_all_gather(searched, owners, draw) for draw in draws)]
+    drawn = [
+        first,
+        *(
+            greedy_all_gather(searched, owners, draw)
+            for draw in steps(draws, "searching a plan", "schedules")
+        ),
+    ]
     fewest_slots = min(schedule.slots for schedule in drawn)
     shortest = [
         _chip_schedule(graph, schedule.backwards if is_backwards else schedule)

@@ -5,13 +5,13 @@ cannot serve all of them (`max_min.py`). The same executable and decisions give 
 everywhere.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MappingProxyType
 
 import numpy as np
 
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock import kernel
+from ncc_runtime.execution.clock import machine_code, uncompiled
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, symmetric_instances, unreduced
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
@@ -43,9 +43,7 @@ from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
-
-Watch = Callable[[int], None]
-"""Called with the number of events so far, for progress bars."""
+from ncc_runtime.progress import phase
 
 STEPS_A_CALL = 1 << 21
 """Rows performed and rates worked out until the kernel returns: some tenths of a second."""
@@ -67,14 +65,12 @@ def simulate(
     executable: Executable,
     decisions: Decisions,
     run_sizes: RunSizes = MappingProxyType({}),
-    watch: Watch | None = None,
     in_memory: int = IN_MEMORY,
 ) -> Trace:
     """The times of one execution whose loops and conditionals go as decided.
 
-    `run_sizes` are for rings whose transfers move another size each time. Several times a second
-    `watch` is called with the number of events so far. A trace of more than `in_memory` events is
-    kept on disk. DeadlockError if not every row can be performed.
+    `run_sizes` are for rings whose transfers move another size each time. A trace of more than
+    `in_memory` events is kept on disk. DeadlockError if not every row can be performed.
     """
     model = TimingModel.from_topology(executable.topology)
     parts = Parts(executable.routes, model, executable.ranks)
@@ -82,11 +78,11 @@ def simulate(
     if run_sizes:
         instances = unreduced(executable)
     log = EventLog(in_memory)
-    machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
+    machine = _run(executable, parts, decisions, run_sizes, instances, log)
     if instances.ranks < executable.representatives and _has_rows_left(machine).any():
         # a deadlock: run again with every rank, to name all that are stuck
         instances, log = unreduced(executable), EventLog(in_memory)
-        machine = _run(executable, parts, decisions, run_sizes, instances, log, watch)
+        machine = _run(executable, parts, decisions, run_sizes, instances, log)
     stuck = tuple(_stuck(executable, machine))
     if stuck:
         held = machine.semaphore["held"].reshape(executable.representatives, -1)
@@ -101,27 +97,33 @@ def _run(
     run_sizes: RunSizes,
     instances: Instances,
     log: EventLog,
-    watch: Watch | None,
 ) -> ClockState:
     """The state at the end of the run, of one of the symmetric instances."""
     program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
     machine = machine_of(executable, parts.model, program, instances.ranks)
     machine = machine._replace(event=log.first_table(program.events + 1))
-    while (why := kernel.run(machine)) != DONE:
-        _check_time(executable, machine)
-        if why == LOG_FULL:
-            machine = log.room(machine)
-        elif why == INCREMENTS_FULL:
-            # twice the room; semaphores that grow move to the end of it
-            more = empty("increment", max(64, len(machine.increment)))
-            machine = machine._replace(increment=np.concatenate((machine.increment, more)))
-        else:  # paused, so that Python handles signals such as Ctrl-C
-            machine.counts[STEPS_LEFT] = STEPS_A_CALL
-            if watch is not None:
-                watch(int(machine.counts[EVENTS]) * instances.count)
+    total = None if program.expected is None else program.expected * instances.count
+    with phase("times", "events", total) as now:
+        while (why := _go_on(machine)) != DONE:
+            _check_time(executable, machine)
+            now.done = int(machine.counts[EVENTS]) * instances.count
+            if why == LOG_FULL:
+                machine = log.room(machine)
+            elif why == INCREMENTS_FULL:
+                # twice the room; semaphores that grow move to the end of it
+                more = empty("increment", max(64, len(machine.increment)))
+                machine = machine._replace(increment=np.concatenate((machine.increment, more)))
+            # else paused, so that Python handles signals such as Ctrl-C
     _check_time(executable, machine)
     log.close(machine)
     return machine
+
+
+def _go_on(machine: ClockState) -> int:
+    """Go on by the kernel until it returns, for which see `kernel.run`."""
+    steps = uncompiled.steps_for(machine)
+    machine.counts[STEPS_LEFT] = min(STEPS_A_CALL, steps or STEPS_A_CALL)
+    return uncompiled.run(machine) if steps else machine_code.run(machine)
 
 
 def _check_time(executable: Executable, machine: ClockState) -> None:

@@ -10,8 +10,7 @@ late in the loop still finds when its value was seen. Processes sleep on a semap
 holds the value that they wait for.
 """
 
-from ncc_runtime.execution.clock import max_min
-from ncc_runtime.execution.clock.compiled import compiled, entry
+from ncc_runtime.execution.clock.max_min import MICRO, join, leave, pop, put, update_rates
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     BEYOND,
@@ -42,7 +41,6 @@ LEAST_ROOM = 4
 """A semaphore that outgrows its room gets twice as much, and at least this."""
 
 
-@compiled
 def wake(m: ClockState, process: int) -> None:
     """Put a process into the queue of processes to look at."""
     if m.process[process].is_todo:
@@ -54,7 +52,6 @@ def wake(m: ClockState, process: int) -> None:
     m.counts[WAITING] += 1
 
 
-@compiled
 def sleep(m: ClockState, process: int, key: int, value: int) -> None:
     """Leave a process alone until a semaphore holds a value."""
     m.process[process].awaited = value
@@ -62,7 +59,6 @@ def sleep(m: ClockState, process: int, key: int, value: int) -> None:
     m.semaphore[key].sleeper = process
 
 
-@compiled
 def increment(m: ClockState, key: int, time: int, event: int, pushed: int) -> None:
     """A semaphore is seen to grow at a time, by an event; `pushed`: the ring's row, or NONE.
 
@@ -81,7 +77,6 @@ def increment(m: ClockState, key: int, time: int, event: int, pushed: int) -> No
         _wake_up(m, key)
 
 
-@compiled
 def _wake_up(m: ClockState, key: int) -> None:
     """Wake the processes that wait for no more than a semaphore holds: they leave its list."""
     semaphore = m.semaphore[key]
@@ -99,7 +94,6 @@ def _wake_up(m: ClockState, key: int) -> None:
         process = after
 
 
-@compiled
 def consume(m: ClockState, key: int, value: int) -> None:
     """A queue has seen a value: if no other queue waits, increments up to there can be dropped.
 
@@ -110,7 +104,6 @@ def consume(m: ClockState, key: int, value: int) -> None:
         semaphore.consumed = value
 
 
-@compiled
 def _make_room(m: ClockState, key: int) -> None:
     """Drop consumed increments if they are half of all, else move; the last one is still needed."""
     semaphore = m.semaphore[key]
@@ -124,7 +117,6 @@ def _make_room(m: ClockState, key: int) -> None:
         m.increment[at] = m.increment[at + more]
 
 
-@compiled
 def _relocate(m: ClockState, key: int) -> None:
     """Move a semaphore to the end of the table, with twice the room; see `has_room`."""
     semaphore = m.semaphore[key]
@@ -137,7 +129,6 @@ def _relocate(m: ClockState, key: int) -> None:
     m.counts[LARGEST] = max(m.counts[LARGEST], room)
 
 
-@compiled
 def has_room(m: ClockState, semaphores: int) -> bool:
     """Whether the table has room for so many semaphores to move."""
     need = semaphores * max(LEAST_ROOM, 2 * m.counts[LARGEST])
@@ -145,7 +136,6 @@ def has_room(m: ClockState, semaphores: int) -> bool:
     return fits
 
 
-@entry
 def run(m: ClockState) -> int:
     """Go on until everything has been performed, a table is full, or it is time to pause.
 
@@ -162,7 +152,6 @@ def run(m: ClockState) -> int:
         _advance(m)
 
 
-@compiled
 def _perform_ready(m: ClockState) -> int:
     """Perform every row that waits for no flow under way."""
     sizes = m.sizes[0]
@@ -185,22 +174,20 @@ def _perform_ready(m: ClockState) -> int:
     return DONE
 
 
-@compiled
 def _advance(m: ClockState) -> None:
     """Advance to the next time at which flows begin or end."""
     now = m.process[m.process[0].heap].due
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
-        process = max_min.pop(m)
+        process = pop(m)
         if m.process[process].is_moving:
-            max_min.leave(m, process)
+            leave(m, process)
             m.process[process].end = now
             wake(m, process)
         else:
-            max_min.join(m, process)
-    max_min.update_rates(m, now)
+            join(m, process)
+    update_rates(m, now)
 
 
-@compiled
 def _row(m: ClockState, process: int) -> bool:
     """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
@@ -231,7 +218,6 @@ def _row(m: ClockState, process: int) -> bool:
     return True
 
 
-@compiled
 def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int) -> None:
     """Begin a row of an engine or a CC-core, and complete it if it moves nothing."""
     it, ranks = m.process[process], m.sizes[0].ranks
@@ -250,7 +236,6 @@ def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int)
     _move_on(m, process)
 
 
-@compiled
 def _complete_row(m: ClockState, process: int) -> bool:
     """Complete an instruction whose bytes have been moved; whether they have."""
     it = m.process[process]
@@ -265,7 +250,6 @@ def _complete_row(m: ClockState, process: int) -> bool:
     return True
 
 
-@compiled
 def _is_idle(m: ClockState, process: int) -> bool:
     """Whether a rank neither waits nor increments in its row: it takes no time."""
     ranks, number = m.sizes[0].ranks, m.process[process].row
@@ -279,7 +263,6 @@ def _is_idle(m: ClockState, process: int) -> bool:
     return True
 
 
-@compiled
 def _ring(m: ClockState, process: int) -> bool:
     """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
@@ -306,7 +289,6 @@ def _ring(m: ClockState, process: int) -> bool:
     return True
 
 
-@compiled
 def _complete_transfer(m: ClockState, process: int) -> bool:
     """Complete a ring's transfer whose bytes have been moved; whether they have."""
     it, sizes = m.process[process], m.sizes[0]
@@ -325,22 +307,20 @@ def _complete_transfer(m: ClockState, process: int) -> bool:
     return True
 
 
-@compiled
 def _send(m: ClockState, process: int, number: int, begun: int, size: int) -> None:
     """Let bytes flow over a route from a time on: alone, or as a flow that shares its parts."""
     it, route = m.process[process], m.route[number]
     it.route, it.begun = number, begun
-    it.alone = -(-size * max_min.MICRO // route.cap)
+    it.alone = -(-size * MICRO // route.cap)
     if route.is_shared and size > 0:
         it.first_use, it.end_use = route.first_use, route.end_use
         it.cap, it.weight, it.cap_level = route.cap, route.weight, route.cap_level
-        it.end, it.left, it.since = NONE, size * max_min.MICRO, begun
-        max_min.put(m, process, begun)
+        it.end, it.left, it.since = NONE, size * MICRO, begun
+        put(m, process, begun)
     else:
         it.end = begun + it.alone
 
 
-@compiled
 def _log_event(
     m: ClockState,
     process: int,
@@ -376,7 +356,6 @@ def _log_event(
             increment(m, key, seen, event, pushed)
 
 
-@compiled
 def _move_on(m: ClockState, process: int) -> None:
     """Go to the next row, or to the target of a control row."""
     it, sizes = m.process[process], m.sizes[0]
@@ -393,7 +372,6 @@ def _move_on(m: ClockState, process: int) -> None:
         m.offset[offset + sem] += m.cells[shift + sem]
 
 
-@compiled
 def _goes_on(m: ClockState, number: int, rank: int) -> bool:
     """Whether a rank enters the rows behind a control row this time; it does not jump then."""
     jump, branch = m.jump[number], m.branch[number * m.sizes[0].ranks + rank]

@@ -22,7 +22,6 @@ field `heap`, the time of a process in `due`, its place in the heap in `place`, 
 times the lower process comes first.
 """
 
-from ncc_runtime.execution.clock.compiled import compiled
 from ncc_runtime.execution.clock.tables import (
     AFFECTED,
     CHANGED,
@@ -50,7 +49,6 @@ HIGHEST = 2**62
 # Rates
 
 
-@compiled
 def update_rates(m: ClockState, now: int) -> None:
     """Give every flow that changes can reach its new rate, and its new end in the heap."""
     for at in range(m.counts[AFFECTED]):
@@ -70,7 +68,6 @@ def update_rates(m: ClockState, now: int) -> None:
     m.counts[KEPT_LEVEL] = m.counts[LEAST_CAP_LEVEL] = HIGHEST
 
 
-@compiled
 def _lower_kept_level(m: ClockState, process: int) -> None:
     """Lower KEPT_LEVEL to where the first part of a new flow is used up; it changes none below."""
     flow = m.process[process]
@@ -85,7 +82,6 @@ def _lower_kept_level(m: ClockState, process: int) -> None:
             m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], level)
 
 
-@compiled
 def _saturation_level(m: ClockState, node: int, spare: int, level: int) -> int:
     """The level at which a part is used up, if flows below `level` keep their rates."""
     weight = 0
@@ -100,7 +96,6 @@ def _saturation_level(m: ClockState, node: int, spare: int, level: int) -> int:
     return (max(0, spare) << FINE) // weight if weight > 0 else HIGHEST
 
 
-@compiled
 def _reach(m: ClockState) -> None:
     """Breadth-first search: flows that a change can reach, and the tight parts between them."""
     for at in range(m.counts[AFFECTED]):
@@ -119,7 +114,6 @@ def _reach(m: ClockState) -> None:
         part.is_tight = is_tight
 
 
-@compiled
 def _reach_users(m: ClockState, number: int) -> None:
     """Mark the flows of a part that a change can reach, and what the others leave to them."""
     part = m.part[number]
@@ -136,7 +130,6 @@ def _reach_users(m: ClockState, number: int) -> None:
     part.spare, part.weight, part.level = max(0, spare), weight, NONE
 
 
-@compiled
 def _fill(m: ClockState) -> None:
     """Rates by progressive filling."""
     left = m.counts[AFFECTED]
@@ -154,7 +147,6 @@ def _fill(m: ClockState) -> None:
     _fix_rest(m, left)
 
 
-@compiled
 def _lowest_level(m: ClockState) -> int:
     """The lowest level at which a part is used up; NONE if none limits any flow any more.
 
@@ -179,7 +171,6 @@ def _lowest_level(m: ClockState) -> int:
     return least if kept > 0 else NONE
 
 
-@compiled
 def _fix(m: ClockState, process: int, rate: int, level: int) -> None:
     """Give a flow its rate, and take it from its parts."""
     if rate < 1:
@@ -194,7 +185,6 @@ def _fix(m: ClockState, process: int, rate: int, level: int) -> None:
         part.level = NONE
 
 
-@compiled
 def _fix_capped(m: ClockState, left: int, level: int) -> int:
     """Give flows whose cap lies at or below this level their cap; how many still lack a rate."""
     kept, least = 0, HIGHEST
@@ -213,7 +203,6 @@ def _fix_capped(m: ClockState, left: int, level: int) -> int:
     return kept
 
 
-@compiled
 def _fix_tightest(m: ClockState, level: int) -> None:
     """Stop the flows of all parts that are used up at this level."""
     for at in range(m.counts[PICKED]):
@@ -225,7 +214,6 @@ def _fix_tightest(m: ClockState, level: int) -> None:
                 _fix(m, process, (level * m.process[process].weight) >> FINE, level)
 
 
-@compiled
 def _fix_rest(m: ClockState, left: int) -> None:
     """Nothing but their caps limits the flows that still lack a rate."""
     for at in range(left):
@@ -234,7 +222,6 @@ def _fix_rest(m: ClockState, left: int) -> None:
             flow.new_rate, flow.level = flow.cap, flow.cap_level
 
 
-@compiled
 def _apply_rate(m: ClockState, process: int, now: int) -> None:
     """Change to the new rate now, with the bytes left, and put the new end into the heap."""
     flow = m.process[process]
@@ -248,7 +235,6 @@ def _apply_rate(m: ClockState, process: int, now: int) -> None:
 # Flows that begin and end
 
 
-@compiled
 def join(m: ClockState, process: int) -> None:
     """A flow begins: add it to the lists of its parts."""
     flow = m.process[process]
@@ -269,7 +255,6 @@ def join(m: ClockState, process: int) -> None:
     _mark_affected(m, process)
 
 
-@compiled
 def leave(m: ClockState, process: int) -> None:
     """A flow ends: remove it from the lists of its parts."""
     flow = m.process[process]
@@ -290,7 +275,6 @@ def leave(m: ClockState, process: int) -> None:
     m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
 
 
-@compiled
 def _mark_changed(m: ClockState, part: int) -> None:
     """Add a part to those that the next sharing looks at."""
     if not m.part[part].is_changed:
@@ -299,7 +283,6 @@ def _mark_changed(m: ClockState, part: int) -> None:
         m.counts[CHANGED] += 1
 
 
-@compiled
 def _mark_affected(m: ClockState, process: int) -> None:
     """Have the rate of a flow worked out again."""
     if m.process[process].is_affected:
@@ -311,7 +294,6 @@ def _mark_affected(m: ClockState, process: int) -> None:
     _mark_tight_parts(m, process)
 
 
-@compiled
 def _mark_tight_parts(m: ClockState, process: int) -> None:
     """Have the next sharing look at the tight parts of a flow."""
     flow = m.process[process]
@@ -324,7 +306,6 @@ def _mark_tight_parts(m: ClockState, process: int) -> None:
 # The heap of times
 
 
-@compiled
 def put(m: ClockState, process: int, time: int) -> None:
     """Add a process to the heap, or give it another time."""
     at = m.process[process].place
@@ -335,7 +316,6 @@ def put(m: ClockState, process: int, time: int) -> None:
     _sift_down(m, process, _sift_up(m, process, at))
 
 
-@compiled
 def pop(m: ClockState) -> int:
     """Take the first process out of the heap."""
     first: int = m.process[0].heap
@@ -346,14 +326,12 @@ def pop(m: ClockState) -> int:
     return first
 
 
-@compiled
 def _is_before(m: ClockState, process: int, other: int) -> bool:
     due, other_due = m.process[process].due, m.process[other].due
     is_before: bool = due < other_due or (due == other_due and process < other)
     return is_before
 
 
-@compiled
 def _sift_up(m: ClockState, process: int, at: int) -> int:
     """Sift up: the place for a process, at or above a free place."""
     while at > 0:
@@ -366,7 +344,6 @@ def _sift_up(m: ClockState, process: int, at: int) -> int:
     return at
 
 
-@compiled
 def _sift_down(m: ClockState, process: int, at: int) -> None:
     """Sift down: put a process at a free place or below it."""
     while True:
@@ -384,7 +361,6 @@ def _sift_down(m: ClockState, process: int, at: int) -> None:
     _set_place(m, process, at)
 
 
-@compiled
 def _set_place(m: ClockState, process: int, at: int) -> None:
     m.process[at].heap = process
     m.process[process].place = at

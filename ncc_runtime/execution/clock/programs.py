@@ -62,6 +62,7 @@ class ClockProgram:
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
     has_one: np.ndarray  # (ranks * semaphores,) whether exactly one queue waits for it; see _waits
     events: int  # at most, if every row runs once
+    expected: int | None  # events, about, with the trips of loops; None where values decide them
 
 
 class ProgramTables:
@@ -103,6 +104,7 @@ class ProgramTables:
         self._queue["base"] = np.cumsum(length) - length
         route, use, part = self._routes.records(len(queues) * self._ranks)
         jump, branch = self._control(decisions)
+        is_planned = isinstance(decisions, PlannedDecisions) or not len(jump)
         return ClockProgram(
             cells=self._cells.cells(),
             queue=self._queue,
@@ -118,6 +120,7 @@ class ProgramTables:
             increments=self._increments,
             has_one=(self._waiters == 1).ravel(),
             events=self._events,
+            expected=round(self._events * self._repetition(jump)) if is_planned else None,
         )
 
     def _add_queue(self, number: int, queue: Queue) -> None:
@@ -259,6 +262,19 @@ class ProgramTables:
                 taken = decisions.taken(queue, row)
                 of_jump["first"] = [self._cells.append(of_rank) for of_rank in taken]
         return jumps, branches
+
+    def _repetition(self, jumps: np.ndarray) -> float:
+        """How often a row of an engine or a CC-core runs, on average."""
+        runs = {
+            number: np.ones(int(queue["length"]))
+            for number, queue in enumerate(self._queue)
+            if queue["kind"] != RING
+        }
+        for (number, row, jump), record in zip(self._jumps, jumps, strict=True):
+            if record["how"] == COUNTED:
+                runs[number][row + 1 : jump.target] *= float(record["trips"])
+        rows = sum(map(len, runs.values()))
+        return float(sum(of_queue.sum() for of_queue in runs.values())) / max(1, rows)
 
 
 def _busy_cells(column: DistinctRows, ranks: int) -> int:

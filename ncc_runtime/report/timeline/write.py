@@ -7,7 +7,7 @@ all.
 import contextlib
 import gzip
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
@@ -17,6 +17,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.whole_file import check_target, replacing
+from ncc_runtime.progress import phase
 from ncc_runtime.report.timeline import link_use, tracks
 from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 
@@ -35,16 +36,19 @@ def write_timeline(
     path: str,
     trace: Trace,
     ranks: np.ndarray | None = None,
-    advance: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the events of some ranks (bool by rank; None: all); `advance` gets how many."""
+    """Write the events of some ranks (bool by rank; None: all)."""
     check_target(path, SUFFIXES)
-    with replacing(path) as file, _compressed(path, file) as stream:
+    with (
+        replacing(path) as file,
+        _compressed(path, file) as stream,
+        phase("timeline", "events", trace.count(ranks)) as now,
+    ):
         writer = _writer(path, stream)
         for content in contents(trace, ranks):
             writer.write(content)
-            if advance is not None and isinstance(content, TimelineBatch):
-                advance(content.events)
+            if isinstance(content, TimelineBatch):
+                now.done += content.events
         writer.end()
 
 

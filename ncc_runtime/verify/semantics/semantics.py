@@ -13,6 +13,7 @@ import numpy as np
 
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.order import Batch, GreedyRun
+from ncc_runtime.progress import steps
 from ncc_runtime.verify.places import collective, place_of
 from ncc_runtime.verify.proof import Breach, Cell, Proof
 from ncc_runtime.verify.segments import Segment
@@ -42,7 +43,7 @@ def prove_semantics(executable: Executable, segments: Sequence[Segment], run: Gr
     breaches: list[Breach] = []
     transfers = ranges = collectives = 0
     conditions: list[str] = []
-    for segment in segments:
+    for segment in steps(segments, "proof of semantics", "collectives"):
         batches, equal = segment.batches(run), len(segment.numbers)
         collectives += equal
         if segment.placeholder.op.is_counted:

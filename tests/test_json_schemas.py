@@ -1,0 +1,220 @@
+"""What `--json` prints is what docs/schemas say; docs/json.md names every code."""
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+from referencing import Registry, Resource
+
+import ncc_compiler
+import ncc_compiler.cli
+import ncc_runtime.cli
+from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
+from tests.runtime.test_calibration import SENDRECV
+
+ROOT = Path(__file__).parents[1]
+SCHEMAS = {path.stem: json.loads(path.read_text()) for path in (ROOT / "docs/schemas").iterdir()}
+REGISTRY = Registry().with_resources(
+    (f"{name}.json", Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
+)
+MAINS: dict[str, Callable[[list[str]], int]] = {
+    "nccc": ncc_compiler.cli.main,
+    "nccrt": ncc_runtime.cli.main,
+}
+HLO = str(ROOT / "tests/data/hlo/mlp_train_dp2_tp4.hlo")
+FAULTS = """name = "faulty"
+base = "trn2.48xlarge"
+[[fault]]
+between = [0, 1]
+down = true
+source = "assumed"
+[[core]]
+chip = 2
+core = 1
+engines_percent = 50
+source = "assumed"
+"""
+LOOP = """
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+body { s = (s32[], f32[64]) parameter(0)
+ i = s32[] get-tuple-element(s), index=0 x = f32[64] get-tuple-element(s), index=1
+ one = s32[] constant(1) j = s32[] add(i, one)
+ y = f32[64] all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=sum
+ ROOT t = (s32[], f32[64]) tuple(j, y) }
+goes_on { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ n = s32[] constant(3) ROOT p = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[64] parameter(0) zero = s32[] constant(0)
+ s = (s32[], f32[64]) tuple(zero, x)
+ w = (s32[], f32[64]) while(s), condition=goes_on, body=body
+ ROOT r = f32[64] get-tuple-element(w), index=1 }
+"""
+
+
+def answered(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    """The object that a command prints, which its schema must allow, and its exit code."""
+    command, *verb = name.split("-")
+    code = MAINS[command]([*verb, *arguments, "--json"])
+    out, err = capsys.readouterr()
+    assert err == ""
+    found = json.loads(out)
+    validator = Draft202012Validator(SCHEMAS[name], registry=REGISTRY)
+    fault = best_match(validator.iter_errors(found))
+    assert fault is None, f"{fault.json_path}: {fault.message[:300]}"
+    assert bool(found["errors"]) is (code != DONE)
+    return code, found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Programs and files for commands."""
+    made = tmp_path_factory.mktemp("json")
+    ncc_compiler.compile_file(HLO).save(made / "mlp.neff")
+    (made / "loop.ir").write_text(LOOP)
+    ncc_compiler.compile_text(LOOP).save(made / "loop.neff")
+    (made / "faults.toml").write_text(FAULTS)
+    row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}
+    row |= {"dtype": SENDRECV.dtype, "size_bytes": 4096, "time_us": 20.0}
+    (made / "rows.json").write_text(json.dumps({"rows": [row]}))
+    return made
+
+
+SUCCESSES = [
+    ("nccc-compile", f"{HLO} -o {{0}}/new.neff"),
+    ("nccc-compile", "{0}/loop.ir -o {0}/new.neff"),  # warns
+    ("nccc-compile", f"{HLO} --print program"),
+    ("nccc-check", HLO),
+    ("nccc-list", "{0}/mlp.neff"),
+    ("nccrt-run", "{0}/mlp.neff --seed 0"),
+    ("nccrt-run", "{0}/mlp.neff --no-values --no-verify --nodes 2"),
+    ("nccrt-run", "{0}/mlp.neff --no-clock --checked --topology trn1"),
+    ("nccrt-run", "{0}/mlp.neff --no-values --placement spread"),
+    ("nccrt-run", "{0}/loop.neff"),
+    ("nccrt-list", "{0}/mlp.neff --queue cc0"),
+    ("nccrt-verify", "{0}/mlp.neff"),
+    ("nccrt-explain", "{0}/mlp.neff --nodes 2"),
+    ("nccrt-explain", "{0}/loop.neff --algorithm all-reduce=ring"),
+    ("nccrt-diff", "{0}/mlp.neff --on trn2 --on trn2,nodes=2"),
+    ("nccrt-diff", "{0}/mlp.neff --on trn2 --on trn2"),
+    ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --check"),
+    ("nccrt-topology-list", ""),
+    ("nccrt-topology-show", "trn2 --ranks 8"),
+    ("nccrt-topology-show", "trn1.2xlarge"),
+    ("nccrt-topology-show", "{0}/faults.toml --nodes 2"),
+    ("nccrt-calibrate", "{0}/rows.json --shipped"),
+    ("nccrt-calibrate", "{0}/rows.json --out {0}/preset.toml --leave-one-out"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments"), SUCCESSES)
+def test_results_are_what_the_schema_says(
+    name: str, arguments: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answered(name, arguments.format(folder).split(), capsys)
+    assert code == DONE, found["errors"]
+
+
+REFUSED_ARGUMENTS = {
+    "nccc-compile": ["no_such.ir"],
+    "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
+    "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
+}
+COMMANDS = sorted(name for name in SCHEMAS if name.startswith(("nccc-", "nccrt-")))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_schema_has_a_command_that_succeeds(name: str) -> None:
+    assert name in {of for of, _ in SUCCESSES}
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"nccrt-topology-list"}))
+def test_refusals_are_what_the_schema_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = answered(name, REFUSED_ARGUMENTS.get(name, ["no_such.neff"]), capsys)
+    assert code == REFUSED
+    assert found["errors"][0]["code"] in ("file", "refused")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_usage_is_what_the_schema_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = answered(name, ["--no-such-option"], capsys)
+    assert code == USAGE
+    assert found["errors"][0]["code"] == "usage"
+    assert found["errors"][0]["help"].endswith("--help")
+
+
+@pytest.mark.parametrize("name", ["nccc-check", "nccrt-verify"])
+def test_our_own_faults_are_what_the_schema_says(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ncc_compiler.driver.load_model", broken)
+    monkeypatch.setattr("ncc_runtime.commands.verify.loaded", broken)
+    code, found = answered(name, [str(folder / "loop.ir")], capsys)
+    assert code == OUR_FAULT
+    assert found["errors"][0]["code"] == "internal"
+
+
+def test_errors_of_a_model_have_file_line_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.ir"
+    path.write_text("ENTRY e {\n x = f32[4] parameter(0)\n ROOT y = f32[5] negate(x) }\n")
+    code, found = answered("nccc-check", [str(path)], capsys)
+    (error,) = found["errors"]
+    assert code == REFUSED
+    assert (error["file"], error["line"]) == (str(path), 3)
+    assert error["column"] > 1
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_one_and_describes_every_key(name: str) -> None:
+    Draft202012Validator.check_schema(SCHEMAS[name])
+
+    def bare(schema: Any, place: str) -> Iterator[str]:
+        if isinstance(schema, dict):
+            for key, value in schema.get("properties", {}).items():
+                is_told = {"description", "$ref", "oneOf"} & set(value)
+                if not is_told and place != "if":
+                    yield f"{place}.{key}"
+            for key, value in schema.items():
+                yield from bare(value, key)
+        elif isinstance(schema, list):
+            for value in schema:
+                yield from bare(value, place)
+
+    assert list(bare(SCHEMAS[name], "")) == []
+
+
+def test_keys_that_no_schema_names_are_found() -> None:
+    found = {"schema": 1, "warnings": [], "errors": [], "listing": [], "more": 1}
+    validator = Draft202012Validator(SCHEMAS["nccc-list"], registry=REGISTRY)
+    assert not validator.is_valid(found)
+    assert validator.is_valid({**found, "more": None} | {}) is False
+    del found["more"]
+    assert validator.is_valid(found)
+    assert not validator.is_valid({"schema": 1, "warnings": [], "errors": []})
+
+
+def literal_codes() -> Iterator[str]:
+    """The codes of warnings and errors that the sources spell out."""
+    for package in ("ncc_compiler", "ncc_runtime"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    is_said = node.func.id in ("Notice", "Refusal")
+                    if is_said and node.args and isinstance(node.args[0], ast.Constant):
+                        yield str(node.args[0].value)
+
+
+def test_the_document_names_every_code_and_every_schema() -> None:
+    text = (ROOT / "docs/json.md").read_text()
+    codes = set(literal_codes())
+    assert {"usage", "internal", "plan"} <= codes
+    assert {code for code in codes if f"`{code}`" not in text} == set()
+    assert {name for name in SCHEMAS if f"(schemas/{name}.json)" not in text} == set()
