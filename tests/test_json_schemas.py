@@ -87,6 +87,7 @@ SUCCESSES = [
     ("nccc-compile", f"{HLO} -o {{0}}/new.neff"),
     ("nccc-compile", "{0}/loop.ir -o {0}/new.neff"),  # warns
     ("nccc-compile", f"{HLO} --print program"),
+    ("nccc-compile", f"{HLO} --time-passes -o {{0}}/new.neff"),
     ("nccc-check", HLO),
     ("nccc-list", "{0}/mlp.neff"),
     ("nccrt-run", "{0}/mlp.neff --seed 0"),
@@ -95,12 +96,15 @@ SUCCESSES = [
     ("nccrt-run", "{0}/mlp.neff --no-values --placement spread"),
     ("nccrt-run", "{0}/loop.neff"),
     ("nccrt-list", "{0}/mlp.neff --queue cc0"),
+    ("nccrt-list", "{0}/mlp.neff --rank all --down c0-c1"),
     ("nccrt-verify", "{0}/mlp.neff"),
     ("nccrt-explain", "{0}/mlp.neff --nodes 2"),
     ("nccrt-explain", "{0}/loop.neff --algorithm all-reduce=ring"),
     ("nccrt-diff", "{0}/mlp.neff --on trn2 --on trn2,nodes=2"),
     ("nccrt-diff", "{0}/mlp.neff --on trn2 --on trn2"),
     ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --check"),
+    ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --algorithm ring,mesh --stats -n 2"),
+    ("nccrt-bench", "sendrecv -r 2 -b 4KB --topology trn2.3xlarge --compare {0}/rows.json"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -191,14 +195,14 @@ def test_a_schema_is_one_and_describes_every_key(name: str) -> None:
     assert list(bare(SCHEMAS[name], "")) == []
 
 
-def test_keys_that_no_schema_names_are_found() -> None:
-    found = {"schema": 1, "warnings": [], "errors": [], "listing": [], "more": 1}
-    validator = Draft202012Validator(SCHEMAS["nccc-list"], registry=REGISTRY)
-    assert not validator.is_valid(found)
-    assert validator.is_valid({**found, "more": None} | {}) is False
-    del found["more"]
+def test_keys_that_no_schema_names_are_found_and_those_that_lack() -> None:
+    said = {"schema": 1, "warnings": [], "errors": []}
+    found = {**said, "model": "m.ir", "ranks": 1, "operations": 2}
+    validator = Draft202012Validator(SCHEMAS["nccc-check"], registry=REGISTRY)
     assert validator.is_valid(found)
-    assert not validator.is_valid({"schema": 1, "warnings": [], "errors": []})
+    assert not validator.is_valid({**found, "more": 1})
+    assert not validator.is_valid(said)
+    assert not validator.is_valid({key: value for key, value in found.items() if key != "errors"})
 
 
 def literal_codes() -> Iterator[str]:
