@@ -161,7 +161,8 @@ def compile_command(
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
 
-    MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX, or a Lowered.
+    MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX or PyTorch, or a
+    Lowered.
     """
     from ncc_compiler.driver import compile_model, label
     from ncc_runtime.neff.memory import memory_json, memory_of, memory_text

@@ -1,7 +1,8 @@
 """Programs of Python frameworks, from the function to the compiled program."""
 
+import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,8 +11,9 @@ from ncc_compiler.codegen.generate import Neff
 from ncc_compiler.driver import compile_model
 from ncc_compiler.frontends import python_file
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
-from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program, refusal
+from ncc_compiler.frontends.jax_program import JAX_OPTIONS, JaxProgram, jax_program
 from ncc_compiler.frontends.pytorch.errors import require_torch
+from ncc_compiler.frontends.users_code import refusal
 from ncc_compiler.options import CompileOptions
 
 
@@ -59,6 +61,7 @@ def from_jax(
 def from_torch(
     function: Any,
     *args: Any,
+    mesh: Any = None,
     ranks: int | None = None,
     options: CompileOptions | None = None,
     **kwargs: Any,
@@ -68,7 +71,8 @@ def from_torch(
     The step is called with `args` and `kwargs`. Parameters, buffers, states of optimizers and other
     tensors that it uses become inputs, and outputs where it changes them; its own are not changed.
 
-    `ranks` is the size of torch.distributed's world. Without arguments `function` is then the
+    `ranks` is the size of torch.distributed's world. It is also the number of devices of a `mesh`:
+    {"data": 2, "model": 4}, an `xs.Mesh` or a DeviceMesh. Without arguments `function` is then the
     program of one rank, as torchrun starts it, and returns `(step, args)`; it is called for each.
     What runs on XLA devices with `mark_sharding` is partitioned over its mesh.
 
@@ -76,6 +80,13 @@ def from_torch(
     others, whole or [ranks, *shape]; `result` of the run is what the step returns, and where it
     changes parameters `(returned, state by name)`. Raises CompileError.
     """
+    if mesh is not None:
+        devices = math.prod(mesh.values()) if isinstance(mesh, Mapping) else mesh.size()
+        if ranks not in (None, devices):
+            raise refusal(
+                f"the mesh has {devices} devices, and ranks is {ranks}", "give one of them"
+            )
+        ranks = devices
     require_torch(ranks)
     from ncc_compiler.frontends.pytorch.program import torch_program  # it imports torch
 

@@ -10,13 +10,12 @@ import importlib
 import importlib.util
 import inspect
 import io
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.frontends.users_code import explained, refusal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +159,7 @@ def jax_program(
     elif isinstance(getattr(function, "lowered", None), jax.stages.Lowered):
         wrapper, lowered = function, function.lowered
     else:
-        with _explained(f"tracing {_name_of(function)}"), _used(mesh):
+        with explained(f"tracing {_name_of(function)}"), _used(mesh):
             wrapper, lowered = _lowered(function, args, kwargs, mesh, given)
     program = _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
     if wrapper is None or wrapper is function:
@@ -398,39 +397,3 @@ def _path_name(path: Sequence[Any]) -> str:
     """A path in (args, kwargs) as JAX writes it: `args[0]['w']`."""
     jax = _jax()
     return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Raises CompileError for what JAX, or the user's function, raises."""
-    try:
-        yield
-    except CompileError:
-        raise
-    except Exception as error:
-        fact = told(error)
-        is_without = isinstance(error, TypeError) and "required positional argument" in fact
-        advice = "give the function with its arguments" if is_without else ""
-        raise refusal(f"{what} failed: {fact}", advice) from error
-
-
-def told(error: BaseException) -> str:
-    """An exception as one line, with the innermost line of code that is the user's."""
-    text = " ".join(str(error).split("\n\n")[0].split())
-    fact = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_users(frame.filename)]
-    if isinstance(error, SyntaxError) or not own:
-        return fact
-    return f"{fact} ({own[-1].filename}:{own[-1].lineno})"
-
-
-def _is_users(file: str) -> bool:
-    parts = file.replace("\\", "/").split("/")
-    libraries = ("site-packages", "dist-packages", "ncc_compiler", "ncc_runtime", "importlib")
-    return not file.startswith("<frozen") and not any(part in libraries for part in parts)
-
-
-def refusal(message: str, advice: str = "") -> CompileError:
-    """A CompileError about what the user gave."""
-    return CompileError([Diagnostic("input-C4", message, help=advice)])

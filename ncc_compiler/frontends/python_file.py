@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ncc_compiler.frontends.jax_program import MISSING, refusal, told
+from ncc_compiler.frontends.jax_program import MISSING
 from ncc_compiler.frontends.pytorch.errors import HELP, offer_xla_devices
+from ncc_compiler.frontends.users_code import in_one_line, refusal
 
 DEVICES = 64
 """Virtual devices of the user's process, if nobody says another number: as many as a trn2.48xlarge
@@ -129,10 +130,10 @@ def _raised_by_user(file: str) -> Iterator[None]:
         raise refusal(f"{file} ended the process, by sys.exit({error.code!r})") from error
     except ModuleNotFoundError as error:
         advice = {**MISSING, "torch": HELP, "torch_xla": HELP}.get(error.name or "", "")
-        raise refusal(f"{file} failed: {told(error)}", advice) from error
+        raise refusal(f"{file} failed: {in_one_line(error)}", advice) from error
     except Exception as error:
         is_of_devices = "device" in str(error)
         advice = "--ranks N gives the file N virtual devices" if is_of_devices else ""
         if "environment variable RANK" in str(error):
             advice = "--ranks N calls it once for each of N ranks of torch.distributed"
-        raise refusal(f"{file} failed: {told(error)}", advice) from error
+        raise refusal(f"{file} failed: {in_one_line(error)}", advice) from error

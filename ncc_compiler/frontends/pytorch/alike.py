@@ -8,7 +8,7 @@ something that all of them have. Such a slice becomes a dynamic-slice with a tab
 import re
 from collections.abc import Sequence
 
-from ncc_compiler.frontends.pytorch.errors import refusal
+from ncc_compiler.frontends.users_code import refusal
 
 _INSTRUCTION = re.compile(r"^\s*(?P<root>ROOT )?%(?P<name>[\w.\-]+) = (?P<rest>.*)$")
 _NAME = re.compile(r"%([\w.\-]+)")

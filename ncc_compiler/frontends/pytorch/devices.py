@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 from torch_xla.core import xla_model as xm
 
 from ncc_compiler.frontends.foreign import ModelText, to_hlo_text
-from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, is_execution, line_of, users_line
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
 from ncc_compiler.frontends.pytorch.ranks import Output, RankPart, StepTrace
 from ncc_compiler.frontends.pytorch.trace import as_numpy, gradients_of, put_back, states_of
+from ncc_compiler.frontends.users_code import refusal
 
 
 def runs_on_devices(function: Callable[..., Any], arguments: Arguments) -> bool:
@@ -121,7 +121,8 @@ def _called(function: Callable[..., Any], arguments: Arguments) -> Any:
     on_host = XLA._get_executed_fallback_ops()
     if on_host or line:
         names = ", ".join(on_host) or "an operation"
-        raise refusal(f"PyTorch/XLA has no HLO for {names} and would compute it on the host", line)
+        fact = f"PyTorch/XLA has no HLO for {names} and would compute it on the host"
+        raise refusal(fact, line=line)
     return result
 
 
@@ -156,8 +157,8 @@ class _HostReads(TorchFunctionMode):
             raise refusal(
                 f"{name} needs a value that the program computes, so it is not one XLA graph but "
                 "several, with the host between them",
-                users_line(),
-                "return the tensor, and read it after the step; choose with torch.where",
+                line=users_line(),
+                advice="return the tensor, and read it after the step; choose with torch.where",
             )
         return func(*args, **(kwargs or {}))
 
@@ -215,7 +216,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _refused(*_: Any, **__: Any) -> Any:
     raise refusal(
         "a collective of xla_model is of one process for each device, and this is one process",
-        users_line(),
-        "mark shardings, from which XLA makes collectives; or have the program of a rank on the "
-        "CPU, with collectives of torch.distributed",
+        line=users_line(),
+        advice="mark shardings, from which XLA makes collectives; or have the program of a rank on "
+        "the CPU, with collectives of torch.distributed",
     )

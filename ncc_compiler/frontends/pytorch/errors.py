@@ -3,15 +3,9 @@
 import importlib.util
 import os
 
-from ncc_compiler.diagnostics import CompileError, Diagnostic
+from ncc_compiler.frontends.users_code import refusal
 
 HELP = "install both as they belong together: pip install 'neuron-ncc[torch]'"
-
-
-def refusal(fact: str, line: str = "", advice: str = "") -> CompileError:
-    """The error for a PyTorch program; `line` is file:line of the user's own code."""
-    place = f"{line}: " if line else ""
-    return CompileError([Diagnostic("input-C4", f"{place}{fact}", help=advice)])
 
 
 def offer_xla_devices(ranks: int | None) -> None:

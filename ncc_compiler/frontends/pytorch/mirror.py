@@ -29,7 +29,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ncc_compiler.frontends.pytorch.errors import refusal
+from ncc_compiler.frontends.users_code import refusal
 
 XLA = torch_xla._XLAC
 MARK = "ncc.collective"
@@ -140,12 +140,13 @@ class Mirror(TorchDispatchMode):
         if owner.numel() * owner.itemsize != storage.nbytes() or not owner.is_contiguous():
             raise refusal(
                 "two tensors share memory, of which one is an input that is a part of it",
-                users_line(),
-                "clone() one of them",
+                line=users_line(),
+                advice="clone() one of them",
             )
         if owner.dtype != tensor.dtype:
             raise refusal(
-                f"two tensors share memory as {owner.dtype} and as {tensor.dtype}", users_line()
+                f"two tensors share memory as {owner.dtype} and as {tensor.dtype}",
+                line=users_line(),
             )
         return lazy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
@@ -219,7 +220,7 @@ class Mirror(TorchDispatchMode):
             XLA._clear_xla_counters()
             if decomposed is None or _written(func, args, kwargs):
                 fact = f"PyTorch/XLA has no HLO for {func.name()} and would compute it on the host"
-                raise refusal(fact, users_line())
+                raise refusal(fact, line=users_line())
             _NOT_XLAS.add(func)
         with _as_lazy():
             return decomposed(*args, **kwargs)
@@ -250,8 +251,8 @@ class Mirror(TorchDispatchMode):
             raise refusal(
                 f"{name} needs a value that the program computes, so it is not one program but "
                 "several, with the host between them",
-                users_line(),
-                "return the tensor, and read it after the step; choose with torch.where",
+                line=users_line(),
+                advice="return the tensor, and read it after the step; choose with torch.where",
             )
         return func(*args, **kwargs)
 
@@ -266,7 +267,7 @@ class Mirror(TorchDispatchMode):
             if shape[0] % members:
                 raise refusal(
                     f"{collective.op}: {shape[0]} rows do not divide by {members} ranks",
-                    users_line(),
+                    line=users_line(),
                 )
             shape[0] //= members if collective.op == "reduce-scatter" else 1
         number = str(len(self.collectives))
@@ -287,7 +288,7 @@ class Mirror(TorchDispatchMode):
         """
         kind = _REDUCTIONS.get(reduction, "") if reduction else ""
         if reduction and not kind:
-            raise refusal(f"{op} with {reduction}: not one that HLO has", users_line())
+            raise refusal(f"{op} with {reduction}: not one that HLO has", line=users_line())
         image = self.image(tensor)
         lazy = self.emit(Collective(op, tuple(group), kind), tensor, image)
         with _as_lazy():
@@ -319,7 +320,7 @@ class Mirror(TorchDispatchMode):
         if name == "wait_tensor":
             return args[0]
         if name not in _FUNCTIONAL:
-            raise refusal(f"collective {name} is not known", users_line())
+            raise refusal(f"collective {name} is not known", line=users_line())
         values = {
             argument.name: value
             for argument, value in zip(func._schema.arguments, args, strict=False)
@@ -460,8 +461,8 @@ def check_equal_splits(sizes: Sequence[int] | None, line: str) -> None:
     if sizes and len(set(sizes)) > 1:
         raise refusal(
             f"all_to_all_single with parts of several sizes, {list(sizes)}",
-            line,
-            "pad the parts to one size",
+            line=line,
+            advice="pad the parts to one size",
         )
 
 
@@ -521,8 +522,8 @@ class HostReads(TorchFunctionMode):
         if func in _HOST_READS and not self._mirror._is_known(args[0]):
             raise refusal(
                 f"{_HOST_READS[func]} reads a value that the program computes, on the host",
-                users_line(),
-                "return the tensor, and read it after the step",
+                line=users_line(),
+                advice="return the tensor, and read it after the step",
             )
         return func(*args, **(kwargs or {}))
 

@@ -1,8 +1,7 @@
 """A PyTorch step, or the program of each rank that makes one, as a program of all ranks."""
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,14 +12,13 @@ from torch.utils import _pytree as pytree
 
 from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.frontends.foreign import ModelText
-from ncc_compiler.frontends.jax_program import told
 from ncc_compiler.frontends.pytorch.devices import runs_on_devices, trace_on_devices
-from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import Mirror
 from ncc_compiler.frontends.pytorch.names import Arguments
 from ncc_compiler.frontends.pytorch.ranks import Output, StepTrace, merged, whole
 from ncc_compiler.frontends.pytorch.trace import as_numpy, trace
 from ncc_compiler.frontends.pytorch.world import World, as_rank
+from ncc_compiler.frontends.users_code import explained, refusal
 
 _MOST_ROUNDS = 16  # set-ups of all ranks, each of which gets at least one collective further
 
@@ -122,11 +120,11 @@ def torch_program(
     if ranks is not None:
         model, traces = _of_all_ranks(name, function, arguments, ranks)
     elif runs_on_devices(function, arguments):
-        with _explained(name):
+        with explained(f"tracing {name}"):
             model, of_all = trace_on_devices(name, function, arguments, ranks)
         traces = [of_all]
     else:
-        with _explained(name):
+        with explained(f"tracing {name}"):
             traces = [trace(function, arguments, _alone)]
     text = model.text if model is not None else merged(name, traces)
     first = traces[0]
@@ -186,7 +184,7 @@ def _of_all_ranks(
     def step_of(rank: int) -> tuple[Any, Arguments]:
         if is_step:
             return function, arguments
-        with _explained(f"{name} of rank {rank}"):
+        with explained(f"tracing {name} of rank {rank}"):
             made = function()
         return _step(name, made)
 
@@ -199,7 +197,7 @@ def _of_all_ranks(
                     step, given = step_of(rank)
                     if not world.is_settled:
                         continue  # a later round will trace it
-                    with _explained(name):
+                    with explained(f"tracing {name}"):
                         if runs_on_devices(step, given):  # one program of all ranks
                             model, of_all = trace_on_devices(name, step, given, ranks)
                             return model, [of_all]
@@ -232,14 +230,3 @@ def _step(name: str, made: Any) -> tuple[Any, Arguments]:
         f"{type(made).__name__} in place of the step and its arguments",
         advice="return (step, (x, y)), or give from_torch the step's arguments",
     )
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Raises CompileError for what the user's code raises."""
-    try:
-        yield
-    except CompileError:
-        raise
-    except Exception as error:
-        raise refusal(f"tracing {what} failed: {told(error)}") from error

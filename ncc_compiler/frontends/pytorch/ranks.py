@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 
 from ncc_compiler.frontends.pytorch.alike import joined
-from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import MARK, Collective
+from ncc_compiler.frontends.users_code import refusal
 from ncc_compiler.ir.whole_array import WholeArray
 
 
@@ -136,6 +136,6 @@ def _compare_collectives(first: StepTrace, other: StepTrace, rank: int) -> None:
             call = mine or yours
             raise refusal(
                 f"rank 0 calls {mine or 'nothing'} where rank {rank} calls {yours or 'nothing'}",
-                call.line,
-                "all ranks call the same collectives in the same order",
+                line=call.line,
+                advice="all ranks call the same collectives in the same order",
             )

@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.utils import _pytree as pytree
 
 from ncc_compiler.frontends.foreign import to_hlo_text
-from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import XLA, Leaf, Mirror, synced, tracing
 from ncc_compiler.frontends.pytorch.names import Arguments, State, argument_names, tensors_in
 from ncc_compiler.frontends.pytorch.ranks import Output, RankPart, StepTrace
+from ncc_compiler.frontends.users_code import refusal
 
 
 def trace(

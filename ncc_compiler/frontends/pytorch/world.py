@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import _random as tensor_random
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from ncc_compiler.frontends.pytorch.errors import refusal
 from ncc_compiler.frontends.pytorch.mirror import Mirror, check_equal_splits, users_line
+from ncc_compiler.frontends.users_code import refusal
 
 _BACKEND = "ncc"
 _Key = tuple[tuple[int, ...], int, int]  # ranks, number among groups of these ranks, of its calls
@@ -260,17 +260,17 @@ def _refuse_devices(tensors: Sequence[torch.Tensor]) -> None:
     if any(tensor.device.type != "cpu" for tensor in tensors):
         raise refusal(
             f"a collective of torch.distributed on {tensors[0].device.type} tensors",
-            users_line(),
-            "have the program of a rank on the CPU, whose operations are traced; what is on XLA "
-            "devices is partitioned by its shardings",
+            line=users_line(),
+            advice="have the program of a rank on the CPU, whose operations are traced; what is on "
+            "XLA devices is partitioned by its shardings",
         )
 
 
 def _refuse(name: str) -> Any:
     raise refusal(
         f"torch.distributed.{name}: its ranks run different programs, and all of them must run one",
-        users_line(),
-        "call all_reduce, all_gather, reduce_scatter, all_to_all or broadcast; stages of a "
+        line=users_line(),
+        advice="call all_reduce, all_gather, reduce_scatter, all_to_all or broadcast; stages of a "
         "pipeline are compiled one by one",
     )
 
@@ -286,7 +286,7 @@ def _reduction(opts: Any) -> str:
     op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
     name = str(getattr(op, "op", op)).rpartition(".")[2].lower()
     if name not in _REDUCE:
-        raise refusal(f"a reduction by {name} is not one that HLO has", users_line())
+        raise refusal(f"a reduction by {name} is not one that HLO has", line=users_line())
     return name
 
 
