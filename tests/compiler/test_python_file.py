@@ -142,7 +142,7 @@ def test_the_file_sees_virtual_devices(flags, ranks, expected, folder, monkeypat
     if flags is not None:
         monkeypatch.setenv("XLA_FLAGS", flags)
     argv, path = sys.argv, sys.stdout
-    python_file.returned("train.py", "step", ranks)
+    python_file.found("train.py", "step", ranks)()
     assert os.environ["XLA_FLAGS"] == expected
     assert os.environ["JAX_PLATFORMS"] == "cpu"
     assert (sys.argv, sys.stdout) == (argv, path)
