@@ -1,15 +1,15 @@
 """Random runs for the clock: collectives that share ways, and compute beside them."""
 
-import attrs
 from hypothesis import strategies as st
 
-import ncc_runtime
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
+from ncc_runtime.runtime import load_on
 from tests.draws_collectives import DIVIDING, PLACES, pairs_of, some_groups
 from tests.programs import collective_program
 
@@ -17,7 +17,7 @@ from tests.programs import collective_program
 def placed(program: Program, place: PlaceOptions, op: CollectiveOp, name: str) -> Executable | None:
     """The program with that algorithm; None where it does not run."""
     try:
-        model = ncc_runtime.load(program, **attrs.asdict(place), algorithms={op.value: name})
+        model = load_on(program, place, LoadOptions({op.value: name}))
     except LoweringError:
         return None
     return model.executable

@@ -16,9 +16,11 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
+from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.diff import traffic_of
 from ncc_runtime.report.explain import explained, links_of, touched, why
+from ncc_runtime.runtime import load_on
 from tests.programs import collective_program
 
 MB = 1 << 20
@@ -164,7 +166,7 @@ def test_a_price_counts_the_bytes_that_descriptors_move(
     choice, chooser = choice_of(program, place, {op.value: name})
     (candidate,) = (one for one in choice.candidates if one.name == name)
     assert candidate.price is not None
-    model = ncc_runtime.load(program, **attrs.asdict(place), algorithms={op.value: name})
+    model = load_on(program, place, LoadOptions({op.value: name}))
     (counted,) = traffic_of(model.executable)
     assert links_of(chooser.parts, candidate.price) == dict(counted.bytes_by_link)
     efa = counted.bytes_by_transport[3]
@@ -181,7 +183,7 @@ def test_bytes_that_chunks_do_not_divide_are_counted_as_descriptors_move_them(
     choice, chooser = choice_of(program, place)
     for name, price in prices(choice).items():
         forced = {"all-reduce": name}
-        executable = ncc_runtime.load(program, **attrs.asdict(place), algorithms=forced).executable
+        executable = load_on(program, place, LoadOptions(forced)).executable
         (counted,) = traffic_of(executable)
         assert links_of(chooser.parts, price) == dict(counted.bytes_by_link), name
         assert (
