@@ -27,8 +27,11 @@ class Statement(NamedTuple):
     next_line: int  # where the next line's first word starts
 
 
+# Groups whose alternatives can fail half-way are `(?>(?:...)*)` and not `(?:...)*+`, which Python
+# before 3.11.5 does not match (gh-106052); Debian 12 has 3.11.2.
 WORD = r"[^\W\d][\w.\-]*+"
-BLANK = r"(?:\s|/\*(?:[^*]|\*(?!/))*+\*/)*+"
+_COMMENT = r"(?>/\*(?s:.*?)\*/)"
+BLANK = rf"(?>(?:\s++|{_COMMENT})*)"
 _CALLEE_KEYS = frozenset(
     {
         "body",
@@ -44,19 +47,19 @@ _CALLEE_KEYS = frozenset(
 CALLEE_LISTS = frozenset({"branch_computations", "called_computations"})
 """Keys of attributes that name several computations."""
 
-_LIST_WITH_BODIES = re.compile(rf"\{{(?:{BLANK}%?{WORD}{BLANK},)*+{BLANK}\{{")
+_LIST_WITH_BODIES = re.compile(rf"\{{(?>(?:{BLANK}%?{WORD}{BLANK},)*){BLANK}\{{")
 _STRING = r'"(?:[^"\\\n]|\\.)*+"'
-_FLAT = rf'(?:[^{{}}()\[\]"/\n]++|{_STRING}|/(?!\*))*+'
-_NESTED = rf"(?:[^{{}}()\[\]\"/\n]++|{_STRING}|/(?!\*)|\{{{_FLAT}\}}|\[{_FLAT}\])*+"
+_FLAT = rf'(?>(?:[^{{}}()\[\]"/\n]++|{_STRING}|/(?!\*))*)'
+_NESTED = rf"(?>(?:[^{{}}()\[\]\"/\n]++|{_STRING}|/(?!\*)|\{{{_FLAT}\}}|\[{_FLAT}\])*)"
 # Groups: 1 ROOT, 2 name, 3 type, 4 and 5 `constant` or `parameter` and its payload, or 6 and 7
 # another op and its operands.
 _HEAD = re.compile(
     rf"""
-    (ROOT[ \t]+)?+(?!(?:ENTRY|ROOT)[ \t]*=)
+    (?>(ROOT[ \t]+)?)(?!(?:ENTRY|ROOT)[ \t]*=)
     (%[\w.\-]++|{WORD})[ \t]*=[ \t]*
     ([a-z][a-z0-9]*+\[[^\[\]\n]*+\](?:\{{(?=[\d:}}])[\d,]*+(?::[^{{}}=\n]*+)?\}})?)[ \t]+
     (?: (constant|parameter)\(([^\s(){{}}\[\]"/]++|\{{[^(){{}}\[\]"/\n]*+\}})\)
-      | (?!(?:constant|parameter)\()([a-z][a-z0-9\-]*+)\((%[\w.\-]++(?:,\ %[\w.\-]++)*+)?\)
+      | (?!(?:constant|parameter)\()([a-z][a-z0-9\-]*+)\((%[\w.\-]++(?>(?:,\ %[\w.\-]++)*))?\)
     )
     """,
     re.VERBOSE,
@@ -137,7 +140,7 @@ ARRAY = r"[a-z][a-z0-9]*\[[^\[\]\n]*\](?:[ \t]*\{[ \t]*(?=[-\d:}])[-\d,\s]*(?::[
 """An array type and its layout, if any; faults inside are found when the type is read."""
 _MASTER = re.compile(
     rf"""
-    (?P<SKIP>(?:\s|\ufeff|//[^\n]*|/\*(?:[^*]|\*(?!/))*+\*/)++)
+    (?P<SKIP>(?>(?:\s++|\ufeff|//[^\n]*|{_COMMENT})+))
   | (?P<ATTRIBUTE>,{BLANK}(?P<key>{WORD})[ \t]*=[ \t]*)
   | (?P<ARRAY>{ARRAY})
   | (?P<DEFINITION>(?!(?:ENTRY|ROOT)[ \t]*=)(?:%[\w.\-]++|{WORD})[ \t]*=)
@@ -168,9 +171,9 @@ _KEYWORDS = {
 }
 _LITERAL_OPS = {"constant", "parameter"}
 _BRACKET = re.compile(
-    r"""[()\[\]{}]
+    rf"""[()\[\]{{}}]
       | "(?:[^"\\]|\\.)*+"
-      | /\*(?:[^*]|\*(?!/))*+\*/
+      | {_COMMENT}
       | " | /\*
       | \n[ \t]*(?:ROOT\s+)?(?:%[\w.\-]++|[^\W\d][\w.\-]*+)\s*=\s*(?:[a-z][a-z0-9]*\[|\()
     """,

@@ -12,6 +12,7 @@ from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
+from ncc_runtime.report.row_texts import short_place
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
 LONGEST = 5
@@ -170,6 +171,6 @@ def table(path: CriticalPath) -> Table:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         ranks = ranks_text(step.ranks)
         ranks = ranks if len(ranks) <= 12 else f"{len(step.ranks)} ranks"
-        words = (step.what, *((step.line,) if has_lines else ()), ranks, step.late)
+        words = (step.what, *((short_place(step.line),) if has_lines else ()), ranks, step.late)
         steps.add_row(*times, *(word.replace("[", "\\[") for word in words))
     return steps

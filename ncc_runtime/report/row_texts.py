@@ -51,7 +51,18 @@ def placeholder_text(executable: Executable, number: int) -> str:
 def lines_text(lines: Sequence[str]) -> str:
     """The first of some lines, and how many others there are: `model.py:12 and 2 more`."""
     more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    return f"{lines[0]}{more}" if lines else ""
+    return f"{short_place(lines[0])}{more}" if lines else ""
+
+
+_MOST_OF_A_PLACE = 40  # characters
+
+
+def short_place(place: str) -> str:
+    """A line without the folder of packages, and without more folders where it is long."""
+    _, _, short = place.replace("dist-packages/", "site-packages/").rpartition("site-packages/")
+    if len(short) <= _MOST_OF_A_PLACE:
+        return short
+    return "…/" + "/".join(short.rsplit("/", 2)[-2:]) if short.count("/") > 1 else short
 
 
 def _instruction(executable: Executable, program: Program, row: Instr) -> str:

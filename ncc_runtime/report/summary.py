@@ -181,15 +181,25 @@ def as_html(run: Run) -> str:
             lines += rates_lines(rates, run.executable.ranks)
         lines += performance.lines(Performance(run.trace))
     headings, *cells = collective_table.table_cells(run.collectives) if run.collectives else [()]
+    program = run.executable.program
+    called = ("in the model",) if any(result.name for result in program.results) else ()
+    begins = "rank 0 begins" if len(run.executable.stages) == 1 else "the first rank begins"
+    known = _outputs(run.executable) if run.outputs else ()  # a run without values has none
+    outputs = itertools.islice(zip(known, run.outputs, strict=True), MOST_OUTPUTS)
     return html.block(
         html.line("\n".join([*lines, sentence(run.proofs)])),
         html.table("collectives, times in us", headings, cells),
         html.table(
             "outputs",
-            ("name", "type on a rank", "rank 0 begins"),
+            ("name", *called, "type on a rank", begins),
             (
-                (f"out{number}", f"{array.dtype}{list(array.shape[1:])}", _first_values(array[0]))
-                for number, array in enumerate(run.outputs)
+                (
+                    f"out{number}",
+                    *((program.result(number).name,) if called else ()),
+                    stage.program.tensors[tensor].type_text,
+                    _first_values(array[0]),
+                )
+                for number, ((stage, tensor), array) in enumerate(outputs)
             ),
         ),
     )

@@ -185,7 +185,7 @@ def test_notebooks_get_tables_and_pictures_without_scripts(model: ncc_runtime.Mo
     of_run = " ".join(pages[3].shown)
     assert "single-step-mesh" in of_run
     assert f"{run.time_us:.3f}" in of_run
-    assert "float32[1000]" in of_run
+    assert "f32[1000]" in of_run
     for page, svg_text in ((pages[4], topology.svg()), (pages[6], model.svg())):
         (picture,) = page.pictures
         head, _, data = picture.partition(",")
