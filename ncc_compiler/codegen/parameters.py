@@ -83,7 +83,7 @@ def described(
         if array.sharding:
             text = re.sub(r"\s*([\[\]{}(),=:])\s*", r"\1", array.sharding).strip()[1:-1]
             found = sharding(text, program.replica_count, program.num_partitions)
-            if found is None and array.shape == shape and text != "manual":
+            if found is None and array.shape == shape and _is_everywhere(text, program):
                 return ArrayInfo(name, None, shape)
         elif found is None and array.shape == shape and program.ranks == 1:
             whole = shape
@@ -111,6 +111,12 @@ def described(
     return attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
 
 
+def _is_everywhere(text: str, program: Program) -> bool:
+    """Whether every device has all of the array; some texts do not tell, see above."""
+    tiling = _tiling(text, program.num_partitions)
+    return text == "replicated" or (tiling is not None and math.prod(tiling[0]) == 1)
+
+
 def _sharding_texts(parameter: Node, arrays: int) -> Sequence[str]:
     """The sharding of every array of a parameter, without its outer braces."""
     attribute = parameter.attributes.get("sharding")
@@ -133,7 +139,7 @@ def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
 
     The text numbers the devices of one replica; all replicas are sharded alike.
     """
-    tiling = _mesh(text, partitions) if text.startswith("mesh[") else _tiled(text, partitions)
+    tiling = _tiling(text, partitions)
     if tiling is None or math.prod(tiling[0]) < 2:
         return None
     tiles, parts = tiling
@@ -142,6 +148,10 @@ def sharding(text: str, replicas: int, partitions: int) -> Sharding | None:
 
 _Tiles = tuple[tuple[int, ...], np.ndarray]
 """How many tiles by dimension; by device, the tile that it has."""
+
+
+def _tiling(text: str, devices: int) -> _Tiles | None:
+    return _mesh(text, devices) if text.startswith("mesh[") else _tiled(text, devices)
 
 
 def _tiled(text: str, devices: int) -> _Tiles | None:

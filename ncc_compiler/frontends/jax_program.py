@@ -64,6 +64,8 @@ class JaxSignature:
             kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
             if not leaves or kinds != [(one.shape, one.dtype) for one in self.arguments]:
                 return None
+        if not all(map(_holds, [one.dtype for one in self.arguments], leaves)):
+            return None
         arrays = [_as_numpy(leaves[k], self.arguments[k].dtype) for k in self.kept]
         return [*(np.asarray(constant) for constant in self.constants), *arrays]
 
@@ -95,6 +97,18 @@ class _Unquoted:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def _holds(dtype: Any, leaf: Any) -> bool:
+    """Whether a type has the value of one of Python's numbers; arrays have types of their own."""
+    import numpy as np
+
+    if not isinstance(leaf, bool | int | float) or dtype.kind not in "biu":
+        return True
+    try:
+        return bool(np.array(leaf, dtype) == leaf)
+    except (OverflowError, ValueError):  # too large, no number
+        return False
 
 
 def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":

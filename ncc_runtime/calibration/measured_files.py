@@ -33,6 +33,7 @@ class MeasuredPoint:
     nodes: int | None = None
     lnc: int | None = None
     instance: str | None = None
+    group_size: int | None = None
 
     def is_of(self, case: Case, topology: Topology | None) -> bool:
         """Whether nothing that it says differs from the case, or from where that is placed."""
@@ -40,6 +41,7 @@ class MeasuredPoint:
             (self.op and OPERATORS[self.op], case.operator),
             (self.dtype, type_name(case.dtype)),
             (self.ranks, case.ranks),
+            (self.group_size, case.members),
         ]
         if topology is not None:
             said += [
@@ -144,8 +146,8 @@ def _point(place: str, row: object, shared: Mapping[str, object]) -> MeasuredPoi
         raise InputError(f"{place}: op {op!r} is unknown; known: {', '.join(OPERATORS)}")
     numbers = {
         name: value
-        for name in ("ranks", "nodes", "lnc")
-        if type(value := found.get(name, shared.get(name))) is int
+        for name in ("ranks", "nodes", "lnc", "group_size")
+        if type(value := found.get(name, row.get(name, shared.get(name)))) is int
     }
     dtype, instance = found.get("type", found.get("dtype")), shared.get("topology")
     return MeasuredPoint(

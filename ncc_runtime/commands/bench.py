@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ncc_runtime.calibration.measured_files import MeasuredPoint
     from ncc_runtime.placement import Placement
     from ncc_runtime.report.bench import Case, Operator
-    from ncc_runtime.report.sweep import Layout, SweepRow
+    from ncc_runtime.report.sweep import SweepRow
     from ncc_runtime.runtime import Model
 
 DEFAULT_BYTES = 32 << 20
@@ -150,10 +150,10 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     \b
     nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
     """
-    from ncc_runtime.neff.whole_file import check_target
+    from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
-    from ncc_runtime.report.sweep_plot import check_can_plot
+    from ncc_runtime.report.sweep_plot import check_can_plot, plotted
 
     if words["nnodes"] is not None:
         if place.on is not None or "nodes" in place.words:
@@ -185,7 +185,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     )
     heading = _heading(first, placement)
     rows: list[SweepRow] = []
-    where = placement.as_json()
+    stop: LoweringError | None = None
     try:
         for row, model in _rows(reply, cases, names, places, words):
             if points:
@@ -199,10 +199,11 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
             reply.say(layout.line(row))
             reply.warn(model.warnings)
             rows.append(row)
-    except BaseException:  # a sweep that is stopped, or comes to a size that fails, keeps its rows
-        if rows:
-            _write_reports(words, rows, where, layout, heading)
-        raise
+    except LoweringError as error:  # the rows before it are as good as they were
+        if not rows:
+            raise
+        stop = error
+    where = placement.as_json()
     used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
     left_out = others + sum(point.size_bytes not in used for point in points)
     comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)
@@ -221,25 +222,6 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
                 )
             ]
         )
-    _write_reports(words, rows, where, layout, heading)
-    reply.give(
-        fields=lambda: sweep.as_json(rows, where),
-        text=lambda: "\n".join(closing),
-    )
-
-
-def _write_reports(
-    words: Mapping[str, Any],
-    rows: "Sequence[SweepRow]",
-    where: Mapping[str, Any],
-    layout: "Layout",
-    heading: str,
-) -> None:
-    """The files that options name."""
-    from ncc_runtime.neff.whole_file import write_whole
-    from ncc_runtime.report import sweep
-    from ncc_runtime.report.sweep_plot import plotted
-
     if words["report_file"]:
         text = json.dumps(sweep.as_report(rows, where, layout))
         write_whole(words["report_file"], f"{text}\n".encode())
@@ -247,6 +229,12 @@ def _write_reports(
         write_whole(words["csv_file"], sweep.as_csv(rows, layout).encode())
     if words["plot"]:
         write_whole(words["plot"], plotted(rows, heading, words["plot"]))
+    reply.give(
+        fields=lambda: sweep.as_json(rows, where),
+        text=lambda: "\n".join(closing),
+    )
+    if stop is not None:
+        raise stop
 
 
 def _operator(op: str) -> "Operator":

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock import clock, machine_code, uncompiled
+from ncc_runtime.execution.clock import clock, kernel, machine_code, uncompiled
 from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.clock.tables import NONE, ClockState, empty
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -80,6 +81,25 @@ def test_a_run_too_long_to_count_is_refused_without_machine_code_too(
 ) -> None:
     with pytest.raises(LoweringError, match=r"the run takes more than [\d,]+ s"):
         traced(squared(1 << 18, 20_000), monkeypatch, 10**9)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_increments_that_move_to_the_front_are_copies(is_compiled: bool) -> None:
+    tables = {
+        name: empty(name, 8 if name == "increment" else 1) for name in ("semaphore", "increment")
+    }
+    tables["semaphore"][["room", "has_one", "sleeper"]] = 8, 1, NONE
+    machine = {
+        name: table.view(np.recarray) if is_compiled else uncompiled._as_records(name, table)
+        for name, table in tables.items()
+    }
+    state = ClockState(**{**dict.fromkeys(ClockState._fields), **machine})  # type: ignore[arg-type]
+    for time_ps in range(8):
+        kernel.increment(state, 0, time_ps, time_ps, NONE)
+    kernel.consume(state, 0, 4)
+    for time_ps in range(8, 11):
+        kernel.increment(state, 0, time_ps, time_ps, NONE)
+    assert [int(one.seen) for one in state.increment][:7] == [*range(4, 11)]
 
 
 # A machine on which nothing was compiled yet.

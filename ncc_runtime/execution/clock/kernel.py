@@ -114,7 +114,13 @@ def _make_room(m: ClockState, key: int) -> None:
     semaphore.dropped += more
     start = semaphore.start
     for at in range(start, start + semaphore.held - semaphore.dropped):
-        m.increment[at] = m.increment[at + more]
+        _copy_increment(m, at + more, at)
+
+
+def _copy_increment(m: ClockState, source: int, target: int) -> None:
+    """Field by field, for without machine code an assignment would make both the same object."""
+    old, new = m.increment[source], m.increment[target]
+    new.seen, new.maker, new.pushed = old.seen, old.maker, old.pushed
 
 
 def _relocate(m: ClockState, key: int) -> None:
@@ -123,7 +129,7 @@ def _relocate(m: ClockState, key: int) -> None:
     old, new = semaphore.start, m.counts[INCREMENTS]
     room = max(LEAST_ROOM, 2 * semaphore.room)
     for at in range(semaphore.held - semaphore.dropped):
-        m.increment[new + at] = m.increment[old + at]
+        _copy_increment(m, old + at, new + at)
     semaphore.start, semaphore.room = new, room
     m.counts[INCREMENTS] += room
     m.counts[LARGEST] = max(m.counts[LARGEST], room)

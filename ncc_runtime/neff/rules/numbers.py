@@ -136,6 +136,8 @@ def _inputs_and_outputs_are_described(program: Program) -> Iterator[str]:
             yield f"sharding s{number}: tiles {list(sharding.tiles)} cut nothing"
         elif len(sharding.parts) != program.ranks:
             yield f"sharding s{number}: {len(sharding.parts)} parts for {program.ranks} ranks"
+        elif len(set(sharding.parts)) < count:
+            yield f"sharding s{number}: no rank has some of {count} tiles"
         yield from _outside(f"sharding s{number}: tile", sharding.parts, count)
     yield from _wrong_infos(program, "parameter", program.parameters, "input", program.inputs)
     yield from _wrong_infos(program, "result", program.results, "output", program.outputs)
