@@ -118,7 +118,8 @@ class ProgressBar:
         old = [phase for phase in self._phases if now - phase.began_s >= FIRST_LINE_S]
         if old and any(now - self._lines.get(phase, 0.0) >= LINE_S for phase in old):
             self._lines.update(dict.fromkeys(self._phases, now))
-            self._stream.write("; ".join(line_of(phase, now) for phase in self._phases) + "\n")
+            lines = "; ".join(line_of(phase, now) for phase in self._phases)
+            self._stream.write(f"progress: {lines}\n")
             self._stream.flush()
 
 

@@ -64,7 +64,9 @@ def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple
     )
     for number in range(len(steps)):
         base = notes / str(number)
-        yield int(base.with_suffix(".code").read_text()), base.with_suffix(".out").read_text()
+        lines = base.with_suffix(".out").read_text().splitlines(keepends=True)
+        output = "".join(line for line in lines if not line.startswith("progress: "))  # if busy
+        yield int(base.with_suffix(".code").read_text()), output
 
 
 @every_document

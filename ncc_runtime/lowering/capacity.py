@@ -99,22 +99,25 @@ def _remedies(program: Program, topology: Topology, memory: MemoryUse) -> Iterat
             f"channel buffers of {size_text(memory.capacity - program.hbm_bytes)} or less: "
             f"another --algorithm{smaller}"
         )
-    else:
-        ranks = next(len(s.ranks) for s in stages_of(program) if s.program is memory.program)
-        least = -(-ranks * program.hbm_bytes // memory.capacity)
-        yield f"{least} ranks instead of {ranks}, where every buffer is divided further over them"
-    whole = [
+    infos = [memory.program.parameter(number) for number in range(len(memory.program.inputs))]
+    is_known = any(info.shape is not None or info.sharding is not None for info in infos)
+    whole = [  # parameters of which every rank has all
         memory.program.tensors[tensor].size_bytes
-        for number, tensor in enumerate(memory.program.inputs)
-        if memory.program.parameter(number).sharding is None
+        for tensor, info in zip(memory.program.inputs, infos, strict=True)
+        if is_known and info.sharding is None
     ]
-    if memory.program.shardings and sum(whole) * 20 > memory.capacity:
+    room = memory.capacity - sum(whole)
+    if memory.program.hbm_bytes > memory.capacity and room > 0:
+        ranks = next(len(s.ranks) for s in stages_of(program) if s.program is memory.program)
+        times = -(-(memory.program.hbm_bytes - sum(whole)) // room)
+        yield f"{times * ranks} ranks instead of {ranks}, where what is sharded is divided further"
+    if sum(whole) * 20 > memory.capacity:
         yield (
-            f"to shard parameters: {len(whole)} of {len(memory.program.inputs)} have no sharding, "
+            f"to shard parameters: {len(whole)} of {len(infos)} have no sharding, "
             f"{size_text(sum(whole))} on every rank"
         )
     if memory.temporaries >= memory.size_bytes - memory.capacity:
-        yield "fewer temporaries: nccc compile says what they take at another -O level"
+        yield "perhaps another -O level: nccc compile says what temporaries take"
     yield from itertools.islice(_roomier(program, topology, memory), _MOST_PLACES)
 
 

@@ -175,22 +175,24 @@ def _lines_of_buffers(program: Program) -> dict[int, str]:
 def memory_text(memory: MemoryUse) -> str:
     """In one line: `HBM of 24 GiB a rank: parameters 9.1, temporaries 6.0, in all 15.1 (63 %)`.
 
-    Figures without a unit have that of the sum, and the sum that of the capacity.
+    Figures have the unit of the capacity, or where that does not show a tenth of each, their own.
     """
     total, capacity = memory.size_bytes, memory.capacity
-    unit, _ = _unit_of(total)
-    parts = [
-        f"{kind.replace('_', ' ')} {_in_unit(size, unit)}"
-        for kind, size in memory.by_kind.items()
-        if size
-    ]
+    kinds = {kind.replace("_", " "): size for kind, size in memory.by_kind.items() if size}
+    unit, unit_bytes = _unit_of(total if capacity is None else capacity)
+    is_even = unit != "B" and all(10 * size >= unit_bytes for size in kinds.values())
+    if capacity is not None and is_even:
+        text = {kind: f"{size / unit_bytes:.1f}" for kind, size in kinds.items()}
+        in_all = f"in all {total / unit_bytes:.1f}"
+    else:
+        text = {kind: size_text(size) for kind, size in kinds.items()}
+        in_all = f"in all {size_text(total)}"
+    parts = [f"{kind} {size}" for kind, size in text.items()]
     if capacity is None:
-        return f"HBM a rank: {', '.join([*parts, f'in all {size_text(total)}'])}"
-    is_same = unit == _unit_of(capacity)[0]
-    in_all = _in_unit(total, unit) if is_same else size_text(total)
-    parts.append(f"in all {in_all} ({_percent(total / capacity)})")
+        return f"HBM a rank: {', '.join([*parts, in_all])}"
+    parts.append(f"{in_all} ({_percent(total / capacity)})")
     if not memory.fits:
-        parts.append(f"{_in_unit(total - capacity, unit)} too much")
+        parts.append(f"{size_text(total - capacity)} too much")
     return f"HBM of {size_text(capacity).replace('.0 ', ' ')} a rank: {', '.join(parts)}"
 
 
@@ -227,14 +229,6 @@ def size_text(size_bytes: int) -> str:
 
 def _unit_of(size_bytes: int) -> tuple[str, int]:
     return next(((unit, size) for unit, size in _UNITS if size_bytes >= size), _UNITS[-1])
-
-
-def _in_unit(size_bytes: int, unit: str) -> str:
-    """The figure alone, if the unit shows a tenth of it; else with a unit of its own."""
-    unit_bytes = dict(_UNITS)[unit]
-    if unit == "B" or size_bytes * 10 < unit_bytes:
-        return size_text(size_bytes)
-    return f"{size_bytes / unit_bytes:.1f}"
 
 
 def _percent(share: float) -> str:

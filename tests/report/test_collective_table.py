@@ -170,6 +170,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_large_model_is_a_screen(llama: str, capsys) -> None:
     command = ["run", llama, "--no-values", "--no-verify", "-q"]
     assert main([*command, "--sort", "exposed", "--tokens", "32768"]) == 0

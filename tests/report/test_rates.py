@@ -136,6 +136,7 @@ def test_ranks_of_several_programs_count_their_own_products() -> None:
     assert result.flops == 3 * 2 * 8**3 + 5 * 2 * 16 * 8 * 8
 
 
+@pytest.mark.slow
 def test_of_a_llama_step_the_flops_are_about_six_for_each_parameter_and_token() -> None:
     """Kaplan et al., 2020, table 1: 2 N forward, 4 N backward; attention comes on top."""
     neff = ncc_compiler.compile_file(ROOT / "tests/data/hlo/llama_4l_64ranks.hlo")

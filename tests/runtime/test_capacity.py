@@ -104,12 +104,12 @@ def topology(folder: Path, stack_bytes: int) -> str:
 def test_a_program_that_does_not_fit_says_what_it_needs(large: str, tmp_path: Path, capsys) -> None:
     assert main(["run", large, "--topology", topology(tmp_path, 18_000_000)]) == 1
     assert capsys.readouterr().err.splitlines() == [
-        "error: HBM of 17.2 MiB a rank: parameters 7.6, outputs 39.1 KiB, temporaries 19.1, in all "
-        "26.7 (156 %), 9.6 too much (little at lnc 2)",
+        "error: HBM of 17.2 MiB a rank: parameters 7.6 MiB, outputs 39.1 KiB, temporaries "
+        "19.1 MiB, in all 26.7 MiB (156 %), 9.6 MiB too much (little at lnc 2)",
         "  largest: parameters w and 1 more of 3.8 MiB each; temporary z (m.py:13) of 7.6 MiB; "
         "temporary n of 7.6 MiB; temporary y of 3.8 MiB; output r of 39.1 KiB",
-        "  would help: 4 ranks instead of 2, where every buffer is divided further over them",
-        "  would help: fewer temporaries: nccc compile says what they take at another -O level",
+        "  would help: 4 ranks instead of 2, where what is sharded is divided further",
+        "  would help: perhaps another -O level: nccc compile says what temporaries take",
         "  would help: trn2-ultraserver, trn2.3xlarge, trn2.48xlarge, trn2u.48xlarge at lnc 1: a "
         "rank has 12 GiB",
         "  would help: inf2.24xlarge, inf2.48xlarge, inf2.8xlarge, inf2.xlarge, trn1.2xlarge, "
@@ -134,7 +134,7 @@ def text_of(rows: int, ranks: int, columns: int = 1 << 20) -> str:
         (2000, {"lnc": 1}, "would help: 2 x trn2.48xlarge at lnc 2: a rank has 24 GiB"),
         # 25 GiB: no more than trn3 has
         (3200, {}, "trn3-gen2-ultraserver at lnc 2: a rank has 36 GiB"),
-        (5000, {}, "would help: 209 ranks instead of 128, where every buffer"),
+        (5000, {}, "would help: 256 ranks instead of 128, where what is sharded"),
     ],
 )
 def test_places_are_named_only_where_a_rank_has_room_and_all_ranks_fit(
@@ -211,7 +211,7 @@ def test_channel_buffers_that_do_not_fit_are_told_apart_from_the_program(large: 
     message = str(refusal.value)
     assert message.startswith(
         "HBM of 24 GiB a rank: parameters 7.6 MiB, outputs 39.1 KiB, temporaries 19.1 MiB, channel "
-        "buffers 25.0, in all 25.0 (104 %), 1.0 too much (trn2.48xlarge at lnc 2)\n"
+        "buffers 25.0 GiB, in all 25.0 GiB (104 %), 1.0 GiB too much (trn2.48xlarge at lnc 2)\n"
     )
     assert "would help: channel buffers of 24.0 GiB or less: another --algorithm\n" in message
     assert "ranks instead of" not in message

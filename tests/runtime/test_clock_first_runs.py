@@ -50,7 +50,10 @@ PROGRAMS = programs()
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize(("steps", "a_call"), [(10**9, 1 << 21), (10**9, 7), (100, 1 << 21)])
+@pytest.mark.parametrize(
+    ("steps", "a_call"),
+    [(10**9, 1 << 21), pytest.param(10**9, 7, marks=pytest.mark.slow), (100, 1 << 21)],
+)
 def test_the_times_without_machine_code_are_the_same_to_the_picosecond(
     name: str, steps: int, a_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,20 +139,20 @@ def use(capacity: int | None, **kinds: int) -> MemoryUse:
         ),
         (
             use(24 * GIB, parameters=30 * GIB, outputs=100, constants=33 * MIB),
-            "HBM of 24 GiB a rank: parameters 30.0, outputs 100 B, constants 33.0 MiB, in all 30.0 "
-            "(125 %), 6.0 too much",
+            "HBM of 24 GiB a rank: parameters 30.0 GiB, outputs 100 B, constants 33.0 MiB, in all "
+            "30.0 GiB (125 %), 6.0 GiB too much",
         ),
         (
             use(24 * GIB, parameters=1536, temporaries=64),
-            "HBM of 24 GiB a rank: parameters 1.5, temporaries 64 B, in all 1.6 KiB (less than "
+            "HBM of 24 GiB a rank: parameters 1.5 KiB, temporaries 64 B, in all 1.6 KiB (less than "
             "1 %)",
         ),
         (
             use(24 * GIB, parameters=20 * MIB, outputs=60 * KIB, temporaries=150 * KIB),
-            "HBM of 24 GiB a rank: parameters 20.0, outputs 60.0 KiB, temporaries 0.1, in all 20.2 "
-            "MiB (less than 1 %)",
+            "HBM of 24 GiB a rank: parameters 20.0 MiB, outputs 60.0 KiB, temporaries 150.0 KiB, in all "
+            "20.2 MiB (less than 1 %)",
         ),
-        (use(None, parameters=1536), "HBM a rank: parameters 1.5, in all 1.5 KiB"),
+        (use(None, parameters=1536), "HBM a rank: parameters 1.5 KiB, in all 1.5 KiB"),
         (use(None), "HBM a rank: in all 0 B"),
         (use(1000, outputs=500), "HBM of 1000 B a rank: outputs 500 B, in all 500 B (50 %)"),
     ],
@@ -173,7 +173,7 @@ def test_every_command_says_it_and_has_it_in_json(tmp_path: Path, capsys) -> Non
     neff = str(tmp_path / "mlp.neff")
     compiling = ["compile", str(ROOT / "tests/data/hlo/mlp_train_dp2_tp4.hlo"), "-o", neff]
     assert nccc(compiling) == 0
-    assert "; HBM a rank: parameters 24.0, outputs 16.1, " in capsys.readouterr().out
+    assert "; HBM a rank: parameters 24.0 KiB, outputs 16.1 KiB, " in capsys.readouterr().out
     assert nccc([*compiling, "--json"]) == 0
     compiled = json.loads(capsys.readouterr().out)["memory"]
     assert compiled["capacity_bytes"] is compiled["share"] is None
@@ -182,7 +182,7 @@ def test_every_command_says_it_and_has_it_in_json(tmp_path: Path, capsys) -> Non
     for command, *options in commands:
         assert nccrt([command, neff, *options]) == 0
         line = capsys.readouterr().out.splitlines()[1]
-        assert line.startswith("HBM of 24 GiB a rank: parameters 24.0, ")
+        assert line.startswith("HBM of 24 GiB a rank: parameters 24.0 KiB, ")
         assert nccrt([command, neff, *options, "--json"]) == 0
         memory = json.loads(capsys.readouterr().out)["memory"]
         assert memory["capacity_bytes"] == 24 * GIB

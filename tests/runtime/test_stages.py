@@ -253,6 +253,8 @@ def test_json_says_whose_outputs_are_which(words: list[str], capsys):
     assert report["outputs"]["out2"] == {
         "shape": [16, 8],
         "dtype": "f32",
+        "name": "",
+        "whole_shape": None,
         "program": "pipeline_stage1",
         "ranks": [4, 5, 6, 7],
     }
