@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -104,6 +105,13 @@ def read_python(file: str, function: str, ranks: int | None = None) -> ModelText
     for each. Raises CompileError, and OSError if the file cannot be read.
     """
     found = python_file.found(file, function, ranks)
+    with python_file.as_script(Path(file)):  # its functions run while they are traced
+        return _text_of_found(found, file, function, ranks)
+
+
+def _text_of_found(
+    found: Callable[[], Any], file: str, function: str, ranks: int | None
+) -> ModelText:
     if "torch" in sys.modules and "jax" not in sys.modules:
         return _text_of_torch(f"{file}: {function}", found, ranks)
     value, args, kwargs = _call(found(), f"{file}: {function}")

@@ -229,9 +229,13 @@ def _run(
                 return DONE
         except BrokenPipeError:
             raise
-        except click.Abort:
-            _tell("interrupted")
-            return INTERRUPTED
+        except click.Abort as error:
+            if not isinstance(error.__cause__, EOFError):  # which click takes for an interrupt
+                reply.refuse([Refusal("interrupted", "interrupted", text="interrupted")])
+                reply.close()
+                return INTERRUPTED
+            code, refusals = _judged(error.__cause__, name, refusals_of)
+            reply.refuse(refusals)
         except click.exceptions.NoArgsIsHelpError as error:
             _tell(error.format_message())
             return USAGE

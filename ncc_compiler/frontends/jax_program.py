@@ -56,7 +56,10 @@ class JaxSignature:
         if self.prepare is not None:
             with contextlib.suppress(TypeError, ValueError):  # of another number of arguments
                 trees = self.prepare(*trees)
-        leaves, tree = jax.tree_util.tree_flatten(trees)
+        try:
+            leaves, tree = jax.tree_util.tree_flatten(trees)
+        except ValueError:  # a mapping by name and by number, which has no order
+            return None
         if tree != self.in_tree:
             if not self.is_wrapped:
                 return None
@@ -103,12 +106,13 @@ def _holds(dtype: Any, leaf: Any) -> bool:
     """Whether a type has the value of one of Python's numbers; arrays have types of their own."""
     import numpy as np
 
-    if not isinstance(leaf, bool | int | float) or dtype.kind not in "biu":
+    if not isinstance(leaf, bool | int | float) or dtype.kind not in "biufcV":
         return True
     try:
-        return bool(np.array(leaf, dtype) == leaf)
-    except (OverflowError, ValueError):  # too large, no number
+        held = np.asarray(leaf).astype(dtype)
+    except (OverflowError, TypeError, ValueError):  # too large, no number
         return False
+    return dtype.kind not in "biu" or bool(held == leaf)
 
 
 def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":
@@ -117,7 +121,7 @@ def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":
 
     jax = _jax()
     if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
-        return np.asarray(jax.random.key_data(leaf))
+        return np.asarray(jax.random.key_data(leaf) if hasattr(leaf, "dtype") else leaf)
     array = np.asarray(leaf)
     if jax.dtypes.canonicalize_dtype(array.dtype) == dtype or isinstance(leaf, bool | int | float):
         return array.astype(dtype)

@@ -48,7 +48,7 @@ def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
     path.open("rb").close()  # as any file that cannot be read
     _offer_devices(ranks or DEVICES)
     offer_xla_devices(ranks)
-    with _as_script(path), _raised_by_user(file):
+    with as_script(path), _raised_by_user(file):
         module = _imported(path)
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _is_own(key, value, module)]
@@ -71,7 +71,7 @@ def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
 
     @functools.wraps(value)
     def call() -> Any:
-        with _as_script(path), _raised_by_user(file):
+        with as_script(path), _raised_by_user(file):
             return value()
 
     return call
@@ -102,9 +102,12 @@ def _is_own(key: str, value: object, module: ModuleType) -> bool:
 
 
 @contextlib.contextmanager
-def _as_script(path: Path) -> Iterator[None]:
-    """Arguments and search path as of `python FILE`; standard output is standard error."""
-    folder, argv = str(path.resolve().parent), sys.argv
+def as_script(path: Path) -> Iterator[None]:
+    """Arguments and search path as of `python FILE`; standard output is standard error.
+
+    The working directory is afterwards as before, for names of files that are written.
+    """
+    folder, argv, cwd = str(path.resolve().parent), sys.argv, Path.cwd()
     sys.argv = [str(path)]
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -119,6 +122,7 @@ def _as_script(path: Path) -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         sys.argv = argv
+        os.chdir(cwd)
 
 
 @contextlib.contextmanager
@@ -131,7 +135,9 @@ def _raised_by_user(file: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         advice = {**MISSING, "torch": HELP, "torch_xla": HELP}.get(error.name or "", "")
         raise refusal(f"{file} failed: {in_one_line(error)}", advice) from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         is_of_devices = "device" in str(error)
         advice = "--ranks N gives the file N virtual devices" if is_of_devices else ""
         if "environment variable RANK" in str(error):

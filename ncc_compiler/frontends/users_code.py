@@ -20,7 +20,7 @@ def explained(what: str) -> Iterator[None]:
         yield
     except CompileError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fact = in_one_line(error)
         is_without = isinstance(error, TypeError) and "required positional argument" in fact
         advice = "give the function with its arguments" if is_without else ""

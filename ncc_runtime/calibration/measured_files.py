@@ -162,7 +162,7 @@ def _point(place: str, row: object, shared: Mapping[str, object]) -> MeasuredPoi
 
 def _positive(place: str, key: str, value: object) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < 1e18:  # type: ignore[operator]
+    if not is_number or not 1e-12 < value < 1e18:  # type: ignore[operator]
         raise InputError(f"{place}: {key} {value!r} is not a number above 0")
     return float(value)  # type: ignore[arg-type]
 

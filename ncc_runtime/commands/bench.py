@@ -1,6 +1,7 @@
 """`nccrt bench`: nccom-test's sweep over sizes, predicted."""
 
 import functools
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -322,6 +323,9 @@ def _points(
     return own, len(points) - len(own)
 
 
+_MOST_SIZES = 10_000
+
+
 def _cases(
     first: "Case", words: Mapping[str, Any], points: "Sequence[MeasuredPoint]"
 ) -> "list[Case]":
@@ -339,7 +343,10 @@ def _cases(
             raise click.UsageError(f"sizes go from {least} to {most} bytes, which are none")
         if words["step"] == 0:
             raise click.UsageError("-i 0 leads nowhere")
-        chosen = list(sizes(least, most, words["factor"], words["step"]))
+        every = sizes(least, most, words["factor"], words["step"])
+        chosen = list(itertools.islice(every, _MOST_SIZES + 1))
+        if len(chosen) > _MOST_SIZES:
+            raise click.UsageError(f"sizes from {least} to {most} are more than {_MOST_SIZES:,}")
     return [attrs.evolve(first, size_bytes=size_bytes) for size_bytes in chosen]
 
 

@@ -46,6 +46,8 @@ def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     digits = upper[:-1] if factor > 1 else upper
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_SIZE_DIGITS):
         raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
+    if int(digits) * factor >= 1 << 60:
+        raise click.BadParameter(f"{text!r} is more than any machine has")
     return int(digits) * factor
 
 

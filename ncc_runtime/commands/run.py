@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 @click.option(
     "--tokens",
     metavar="N",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 10**15),
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
 @replying

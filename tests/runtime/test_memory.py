@@ -149,8 +149,8 @@ def use(capacity: int | None, **kinds: int) -> MemoryUse:
         ),
         (
             use(24 * GIB, parameters=20 * MIB, outputs=60 * KIB, temporaries=150 * KIB),
-            "HBM of 24 GiB a rank: parameters 20.0 MiB, outputs 60.0 KiB, temporaries 150.0 KiB, in all "
-            "20.2 MiB (less than 1 %)",
+            "HBM of 24 GiB a rank: parameters 20.0 MiB, outputs 60.0 KiB, temporaries 150.0 KiB, "
+            "in all 20.2 MiB (less than 1 %)",
         ),
         (use(None, parameters=1536), "HBM a rank: parameters 1.5 KiB, in all 1.5 KiB"),
         (use(None), "HBM a rank: in all 0 B"),

@@ -191,6 +191,7 @@ def _kernel() -> Callable[[ClockState], int]:
         code_cache = vars(entry)["_cache"]
         _ignore_full_disk(code_cache)
         _load_without_compiler(code_cache)
+        _forget_damaged(code_cache)
     machine_code: Callable[[ClockState], int] = entry
     return machine_code
 
@@ -215,6 +216,21 @@ def _load_without_compiler(code_cache: Any) -> None:
     def loaded(signature: object, context: object) -> object:
         overload = load_only(signature, context)
         return load(signature, context) if overload is None else overload
+
+    vars(code_cache)["load_overload"] = loaded
+
+
+def _forget_damaged(code_cache: Any) -> None:
+    """Compile again where kept files are damaged, as by a loss of power; numba would raise."""
+    load = code_cache.load_overload
+
+    def loaded(signature: object, context: object) -> object:
+        try:
+            return load(signature, context)
+        except Exception:  # noqa: BLE001 - of pickle or LLVM, which raise many kinds
+            with contextlib.suppress(OSError):
+                code_cache.flush()
+            return None
 
     vars(code_cache)["load_overload"] = loaded
 
