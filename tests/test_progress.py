@@ -103,7 +103,9 @@ def test_a_log_gets_a_line_after_a_while_and_then_seldom() -> None:
     assert 2 <= len(lines) <= 4
     for line in lines:
         assert re.fullmatch(
-            r"outer: 1 of 2 things \(50%\), about 0:00:0\d left; inner: 0 parts, for 0:00:0\d", line
+            r"progress: outer: 1 of 2 things \(50%\), about 0:00:0\d left; inner: 0 parts, "
+            r"for 0:00:0\d",
+            line,
         )
 
 
@@ -179,7 +181,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         [sys.executable, "-c", WORK, "work"], capture_output=True, text=True, check=True
     )
     assert done.stdout.endswith("done\n")
-    assert re.match(r"working: \d of 4 things", done.stderr)
+    assert re.match(r"progress: working: \d of 4 things", done.stderr)
     assert "\x1b" not in done.stderr
     assert "\r" not in done.stderr
 

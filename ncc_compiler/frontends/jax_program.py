@@ -106,10 +106,11 @@ def _holds(dtype: Any, leaf: Any) -> bool:
     """Whether a type has the value of one of Python's numbers; arrays have types of their own."""
     import numpy as np
 
-    if not isinstance(leaf, bool | int | float) or dtype.kind not in "biufcV":
+    if not isinstance(leaf, bool | int | float) or not isinstance(dtype, np.dtype):
         return True
     try:
-        held = np.asarray(leaf).astype(dtype)
+        with np.errstate(all="ignore"):
+            held = np.asarray(leaf).astype(dtype)
     except (OverflowError, TypeError, ValueError):  # too large, no number
         return False
     return dtype.kind not in "biu" or bool(held == leaf)
@@ -124,7 +125,8 @@ def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":
         return np.asarray(jax.random.key_data(leaf) if hasattr(leaf, "dtype") else leaf)
     array = np.asarray(leaf)
     if jax.dtypes.canonicalize_dtype(array.dtype) == dtype or isinstance(leaf, bool | int | float):
-        return array.astype(dtype)
+        with np.errstate(over="ignore"):  # infinity, as in JAX
+            return array.astype(dtype)
     return array
 
 
