@@ -253,6 +253,8 @@ def _notice_of_ranks(
 
 def _output_path(model: str, output: str | None, shown: str | None) -> Path | None:
     """The file to write, if any; never the model itself."""
+    from ncc_compiler.frontends.python_file import split
+
     if output is None and shown is not None:
         return None
     if output is None and model == "-":
@@ -261,14 +263,16 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
         raise click.UsageError("-o - names no file; give the name of one, such as -o model.neff")
     if output is None and Path(model).is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), model or ".")
-    file, colon, function = model.partition(".py:")  # the file, and what names the program
-    of = Path(model) if not colon else Path(file).with_name(function or "-")
+    file, of = model, Path(model)  # the file that is read, and what names the program
+    if (python := split(model)) is not None:
+        file, function = python
+        of = Path(file).with_name(function)
     target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
 
         raise NeffError(f"{target}: cannot be written: is a directory; give the name of a file")
-    check_written({"-o": str(target)}, [] if model == "-" else [f"{file}.py" if colon else model])
+    check_written({"-o": str(target)}, [] if model == "-" else [file])
     return target
 
 

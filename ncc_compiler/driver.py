@@ -13,6 +13,7 @@ from ncc_compiler.codegen.parameters import described
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Source
 from ncc_compiler.frontends.foreign import KINDS, ModelText, partitioned, read_foreign
 from ncc_compiler.frontends.partitioned import check_partitioned
+from ncc_compiler.frontends.python_file import split
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.op_tables.collectives import EVERYBODY, IDS_EXIST, PAIRS_EXIST
@@ -145,7 +146,7 @@ def _advising_ranks(model: ModelText) -> Iterator[None]:
 
 def label(model: str) -> str:
     """The file's name in messages; lines of what is no text are those of the HLO made of it."""
-    is_text = PurePath(model).suffix not in KINDS and ".py:" not in model
+    is_text = PurePath(model).suffix not in KINDS and split(model) is None
     return model if is_text else f"{model} (as HLO)"
 
 

@@ -1,14 +1,17 @@
 """Arguments and results of a run as a function has them: trees of whole arrays."""
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.inputs import uncut
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.options import RunOptions
 
 
 class CallSignature(Protocol):
@@ -40,13 +43,26 @@ def arguments(
             return arrays
     is_collection = len(args) == 1 and isinstance(args[0], list | tuple | Mapping)
     if kwargs or (signature is not None and args and not is_collection):
-        names = ", ".join(kwargs)
+        options = [field.name for field in attrs.fields(RunOptions)]
+        like = [match for name in kwargs for match in difflib.get_close_matches(name, options, 1)]
+        advice = f"; did you mean the option {' and '.join(like)}?" if like else ""
+        if signature is None:
+            names = ", ".join(kwargs)
+            raise InputError(f"no argument or option of a run is called {names}{advice}")
+        given = [_kind(argument) for argument in args]
+        given += [f"{name}={_kind(argument)}" for name, argument in kwargs.items()]
         raise InputError(
-            f"the function takes {signature}; other arguments were given"
-            if signature is not None
-            else f"no argument or option of a run is called {names}"
+            f"the function takes {signature}, and ({', '.join(given)}) were given{advice}"
         )
     return args[0] if is_collection else args
+
+
+def _kind(argument: Any) -> str:
+    """What an argument is, for a message: `float32[8,8]`, `dict`, `3`."""
+    if hasattr(argument, "shape") and hasattr(argument, "dtype"):
+        return f"{argument.dtype}[{','.join(map(str, argument.shape))}]"
+    is_number = isinstance(argument, bool | int | float | None)
+    return repr(argument)[:20] if is_number else type(argument).__name__
 
 
 def result(signature: CallSignature | None, program: Program, outputs: Sequence[np.ndarray]) -> Any:

@@ -106,7 +106,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
-    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs"},
+    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,

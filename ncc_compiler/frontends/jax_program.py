@@ -227,8 +227,9 @@ def _refuse_what_is_no_function(
         )
     if not is_stage and not callable(getattr(function, "call", function)):
         kind = type(function).__name__
+        article = "an" if kind[0].lower() in "aeiou" else "a"
         raise refusal(
-            f"{'an' if kind[0] in 'aeiou' else 'a'} {kind} is no function that JAX can trace",
+            f"{article} {kind} is no function that JAX can trace",
             "give a function, a jitted one, or a Traced, Lowered or Exported",
         )
 

@@ -1,9 +1,9 @@
 """How often a program would run in a second, and how much of the matrix engines' peak it uses.
 
 Model flops utilisation is what the matrix products of the program take at the published peak of
-their element type, over the time that the run takes (Chowdhery et al., PaLM, 2022, appendix B,
-from the program's own products instead of a formula for the model): products that are computed a
-second time to save memory count again, and elementwise work does not count.
+the element type that has most of them, over the time that the run takes (Chowdhery et al., PaLM,
+2022, appendix B, from the program's own products instead of a formula for the model): products that
+are computed a second time to save memory count again, and elementwise work does not count.
 
     utilisation = flops of all ranks / (time x ranks x peak of one rank)
 """

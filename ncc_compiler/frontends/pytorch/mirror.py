@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,7 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ncc_compiler.frontends.users_code import refusal
+from ncc_compiler.frontends.users_code import is_users, refusal
 
 XLA = torch_xla._XLAC
 MARK = "ncc.collective"
@@ -380,12 +379,8 @@ def _quiet() -> Iterator[None]:
 def line_of(error: BaseException) -> str:
     """The innermost line of the user's program that an error came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if _is_users(frame.filename)]
+    own = [frame for frame in frames if is_users(frame.filename)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
-
-
-def _is_users(file: str) -> bool:
-    return not file.startswith("<") and not any(Path(file).is_relative_to(x) for x in _LIBRARIES)
 
 
 def users_line() -> str:
@@ -393,17 +388,12 @@ def users_line() -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if _is_users(file):
+        if is_users(file):
             return f"{file}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
-_LIBRARIES = (
-    Path(__file__).parents[2],
-    Path(torch.__file__).parents[1],
-    Path(contextlib.__file__).parent,
-)
 _REDUCTIONS = {
     "sum": "add",
     "avg": "add",

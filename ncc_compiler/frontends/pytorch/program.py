@@ -25,7 +25,7 @@ _MOST_ROUNDS = 16  # set-ups of all ranks, each of which gets at least one colle
 
 @attrs.frozen(eq=False)
 class TorchSignature:
-    """How a step takes and gives tensors (`Signature` of the runtime).
+    """How a step takes and gives tensors (`CallSignature` of the runtime).
 
     What is not given has the value that it had when the step was traced.
     """
