@@ -19,6 +19,7 @@ from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_runtime.neff import check, container
 from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
+from ncc_runtime.neff.memory import memory_of, memory_text
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
     AttributeValue,
@@ -224,7 +225,12 @@ class Neff:
     - `data`: the bytes of its file (docs/neff.md)
     """
 
-    program: Program = attrs.field(repr=lambda program: f"<{program.name}>")
+    program: Program = attrs.field(
+        repr=lambda program: (
+            f"<{program.name}: {program.ranks} ranks, "
+            f"{len(program.placeholders)} collectives, {memory_text(memory_of(program))}>"
+        )
+    )
     data: bytes = attrs.field(repr=lambda data: f"<{len(data)} bytes>")
     signature: Any = attrs.field(default=None, eq=False, repr=False)
     """How the function that it was takes and gives trees of arrays: the runtime's `CallSignature`.

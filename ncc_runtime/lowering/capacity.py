@@ -84,7 +84,7 @@ def _refusal(program: Program, topology: Topology, hbm_bytes: int) -> str:
             f"{memory_text(memory)} ({where})",
             f"largest: {largest}",
             *(f"would help: {remedy}" for remedy in remedies),
-            "--no-values --ignore-memory times it all the same",
+            "--ignore-memory times it all the same (nccrt run: with --no-values)",
         ]
     )
 

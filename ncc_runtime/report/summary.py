@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ncc_runtime.group_rules.verdict import Verdict
+from ncc_runtime.group_rules.verdict import Verdict, warnings
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.neff.program import TensorId
 from ncc_runtime.neff.stages import Stage, ranks_text
@@ -175,6 +175,7 @@ def as_text(
 def as_html(run: Run) -> str:
     """The tables of a run for a notebook."""
     lines = [heading(run.executable), *(f"note: {note}" for note in run.notes)]
+    lines += [f"warning: {notice}" for notice in warnings(run.verdicts)]
     if run.trace is not None:
         lines.append(f"predicted time {run.time_us:.3f} us")
         if rates := rates_of(run.trace):

@@ -115,7 +115,7 @@ def test_a_program_that_does_not_fit_says_what_it_needs(large: str, tmp_path: Pa
         "  would help: inf2.24xlarge, inf2.48xlarge, inf2.8xlarge, inf2.xlarge, trn1.2xlarge, "
         "trn1.32xlarge, trn1n.32xlarge at lnc 1: a rank has 16 GiB",
         "  would help: trn3-gen1-ultraserver, trn3-gen2-ultraserver at lnc 1: a rank has 18 GiB",
-        "  --no-values --ignore-memory times it all the same",
+        "  --ignore-memory times it all the same (nccrt run: with --no-values)",
     ]
 
 
