@@ -243,10 +243,13 @@ class Growing:
         """Names and shardings of inputs and outputs, if any is known."""
         cut = next((self.tensors[one].shape for one in self.inputs if self.tensors[one].shape), ())
         shardings = []
+        if self.ranks < 2:  # a tile has a rank
+            cut = ()
         if cut:
             tiles = (2, *[1] * (len(cut) - 1))
-            parts = st.lists(st.integers(0, 1), min_size=self.ranks, max_size=self.ranks)
-            shardings = [Sharding(tiles, tuple(self.draw(parts)))]
+            rest = st.lists(st.integers(0, 1), min_size=self.ranks - 2, max_size=self.ranks - 2)
+            parts = self.draw(rest.flatmap(lambda drawn: st.permutations([0, 1, *drawn])))
+            shardings = [Sharding(tiles, tuple(parts))]
 
         def known(tensors: list[int]) -> tuple[ArrayInfo, ...]:
             found = tuple(self.array_info(self.tensors[one].shape, len(cut)) for one in tensors)
