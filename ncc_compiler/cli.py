@@ -8,7 +8,7 @@ import errno
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,10 @@ def compile_command(
         assert target is not None  # without --print something is written
         facts, memory = _facts(neff, name, target), memory_of(neff.program)
         fields = {**facts, "memory": memory_json(memory)}
-        text_of = _summary(facts, memory_text(memory))
+        text_of = (
+            f"{target}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
+            f"{facts['collectives']} collectives; {memory_text(memory)}"
+        )
     if report is not None:
         fields |= {"passes": [row.as_json() for row in report.rows]}
         text_of += "".join(f"\n{line}" for line in _said_of_passes(report, **passes))
@@ -333,13 +336,6 @@ def _facts(neff: "Neff", model: str, target: Path) -> dict[str, Any]:
         "hbm_bytes": program.hbm_bytes,
         "file_bytes": len(neff.data),
     }
-
-
-def _summary(facts: Mapping[str, Any], memory: str) -> str:
-    return (
-        f"{facts['neff']}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
-        f"{facts['collectives']} collectives; {memory}"
-    )
 
 
 @commands.command("check", epilog=examples("nccc check step.hlo"))

@@ -179,7 +179,8 @@ def jax_program(
     elif isinstance(getattr(function, "lowered", None), jax.stages.Lowered):
         wrapper, lowered = function, function.lowered
     else:
-        with explained(f"tracing {_name_of(function)}"), _used(mesh):
+        name = getattr(function, "__name__", type(function).__name__)
+        with explained(f"tracing {name}"), _used(mesh):
             wrapper, lowered = _lowered(function, args, kwargs, mesh, given)
     program = _of_lowered(lowered, wrapper, 1 if mesh is None else mesh.size)
     if wrapper is None or wrapper is function:
@@ -232,10 +233,6 @@ def _refuse_what_is_no_function(
             f"{article} {kind} is no function that JAX can trace",
             "give a function, a jitted one, or a Traced, Lowered or Exported",
         )
-
-
-def _name_of(function: Any) -> str:
-    return getattr(function, "__name__", type(function).__name__)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from ncc_compiler.frontends.users_code import in_one_line, refusal
 
 DEVICES = 64
 """Virtual devices of the user's process, if nobody says another number: as many as a trn2.48xlarge
-has ranks at LNC 2. Up to some hundreds they cost no time that could be measured."""
+has ranks at LNC 2."""
 
 _SPELLING = re.compile(r"(.*\.py)(?::([^/]*))?", re.DOTALL)
 _FLAG = "--xla_force_host_platform_device_count"

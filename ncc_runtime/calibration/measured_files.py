@@ -167,7 +167,7 @@ def _positive(place: str, key: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def time_of(points: Iterable[MeasuredPoint], size_bytes: int) -> float | None:
+def median_us(points: Iterable[MeasuredPoint], size_bytes: int) -> float | None:
     """The median time in us of what was measured of a size; None if nothing was."""
     times = [point.time_us for point in points if point.size_bytes == size_bytes]
     return statistics.median(times) if times else None

@@ -151,6 +151,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     \b
     nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
     """
+    from ncc_runtime.calibration.measured_files import median_us
     from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
@@ -190,9 +191,9 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     try:
         for row, model in _rows(reply, cases, names, places, words):
             if points:
-                from ncc_runtime.calibration.measured_files import time_of
-
-                measured = time_of(points, row.size_bytes) or time_of(points, row.case.size_bytes)
+                measured = median_us(points, row.size_bytes)
+                if measured is None:  # files may have sizes as they were asked for
+                    measured = median_us(points, row.case.size_bytes)
                 row = attrs.evolve(row, measured_us=measured)
             if not rows:
                 reply.say(heading)
@@ -395,7 +396,7 @@ def _predicted(
     is_repeated = mode is not None or is_spread
     timed = case if is_repeated else attrs.evolve(case, iterations=1)
     model = filled(cases.program_of_case(timed), place, place_of(place), times_only=mode is None)
-    row = attrs.evolve(sweep.predicted(case, model.executable), checked=mode)
+    row = attrs.evolve(sweep.row_of(case, model.executable), checked=mode)
     if mode is not None:
         given = cases.operands(case, mode, np.random.default_rng(0))
         run = model.run([given], clock=is_spread)

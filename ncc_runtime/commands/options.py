@@ -133,6 +133,13 @@ def _faults(
         raise click.UsageError(str(error)) from error
 
 
+lnc_option = click.option(
+    "--lnc",
+    metavar="1|2",
+    type=click.IntRange(1, 2),
+    help="Physical cores a rank has [as usual for the instance type].",
+)
+
 down_option = click.option(
     "--down",
     metavar="LINK",
@@ -176,12 +183,7 @@ def place_options(
         shell_complete=completion.placement,
         help="Ranks to cores: consecutive ones, a rank per chip first, or as a file says [linear].",
     )
-    @click.option(
-        "--lnc",
-        metavar="1|2",
-        type=click.IntRange(1, 2),
-        help="Physical cores a rank has [as usual for the instance type].",
-    )
+    @lnc_option
     @click.option(
         "--on",
         metavar="SPEC",

@@ -6,7 +6,7 @@ import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
-from ncc_runtime.commands.options import down_option, known_placement, slow_option
+from ncc_runtime.commands.options import down_option, known_placement, lnc_option, slow_option
 
 
 @click.group(
@@ -50,12 +50,7 @@ def topology_list(reply: Reply) -> None:
     show_default=True,
     help="Instances.",
 )
-@click.option(
-    "--lnc",
-    metavar="1|2",
-    type=click.IntRange(1, 2),
-    help="Physical cores a rank has [as usual for the instance type].",
-)
+@lnc_option
 @click.option(
     "--ranks", metavar="N", type=click.IntRange(1), help="Show where this many ranks are placed."
 )

@@ -50,7 +50,7 @@ class SweepRow:
         return None if self.measured_us is None else self.time_us / self.measured_us
 
 
-def predicted(case: Case, executable: Executable) -> SweepRow:
+def row_of(case: Case, executable: Executable) -> SweepRow:
     """The row of a case, whose program is placed and filled: by what, and its time."""
     return SweepRow(case, executable.lowered[0].name, collective_ps(executable) / 1e6)
 

@@ -32,7 +32,6 @@ SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8}
 class PublicModel:
     """A function of parameters and a batch, with both and how they are partitioned."""
 
-    loss: Callable[[Any, Any], Any]
     forward: Callable[[Any, Any], Any]
     parameters: Any
     batch: Any
@@ -53,6 +52,11 @@ class PublicModel:
             self.parameter_specs(),
             transform_non_params=lambda _: PartitionSpec(),
         )
+
+    def loss(self, parameters: Any, batch: Any) -> Any:
+        """Cross entropy of the logits and the batch's targets."""
+        logits = self.forward(parameters, batch).astype(jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["targets"]).mean()
 
     def step(self, parameters: Any, state: Any, batch: Any) -> tuple[Any, Any, Any]:
         """One training step: loss, new parameters, new state of the optimiser."""
@@ -90,12 +94,6 @@ def _tokens(seed: int, shape: tuple[int, ...] = (BATCH, TOKENS)) -> np.ndarray:
     return drawn.astype(np.int32)
 
 
-def _cross_entropy(logits: Any, targets: Any) -> Any:
-    return optax.softmax_cross_entropy_with_integer_labels(
-        logits.astype(jnp.float32), targets
-    ).mean()
-
-
 def _transformers(kind: str, config: str, **settings: Any) -> Any:
     """One of transformers' Flax models with random weights."""
     with warnings.catch_warnings():
@@ -129,11 +127,8 @@ def _language_model(
     def forward(parameters: Any, batch: Any) -> Any:
         return model(batch["tokens"], params=parameters, train=False).logits
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["targets"])
-
     batch = {"tokens": _tokens(0), "targets": _tokens(1)}
-    return PublicModel(loss, forward, model.params, batch, optimiser)
+    return PublicModel(forward, model.params, batch, optimiser)
 
 
 def gpt2() -> PublicModel:
@@ -195,11 +190,8 @@ def _translator(
         read, written = batch["tokens"], batch["decoded"]
         return model(read, decoder_input_ids=written, params=parameters, train=False).logits
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["targets"])
-
     batch = {"tokens": _tokens(0), "decoded": _tokens(1), "targets": _tokens(2)}
-    return PublicModel(loss, forward, model.params, batch, optimiser)
+    return PublicModel(forward, model.params, batch, optimiser)
 
 
 def t5() -> PublicModel:
@@ -257,12 +249,9 @@ def whisper() -> PublicModel:
             batch["sound"], decoder_input_ids=batch["decoded"], params=parameters, train=False
         ).logits
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["targets"])
-
     sound = np.random.default_rng(0).standard_normal((BATCH, 16, 64), np.float32)
     batch = {"sound": sound, "decoded": _tokens(1), "targets": _tokens(2)}
-    return PublicModel(loss, forward, model.params, batch, optax.adamw(1e-3, eps=_EPSILON))
+    return PublicModel(forward, model.params, batch, optax.adamw(1e-3, eps=_EPSILON))
 
 
 def vit() -> PublicModel:
@@ -279,12 +268,9 @@ def vit() -> PublicModel:
     def forward(parameters: Any, batch: Any) -> Any:
         return model(batch["pixels"], params=parameters, train=False).logits
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["labels"])
-
     pixels = np.random.default_rng(0).standard_normal((BATCH, 3, 32, 32), np.float32)
-    batch = {"pixels": pixels, "labels": _tokens(0, (BATCH,)) % 16}
-    return PublicModel(loss, forward, model.params, batch, optax.sgd(1e-2, momentum=0.9))
+    batch = {"pixels": pixels, "targets": _tokens(0, (BATCH,)) % 16}
+    return PublicModel(forward, model.params, batch, optax.sgd(1e-2, momentum=0.9))
 
 
 def equinox_transformer() -> PublicModel:
@@ -310,11 +296,8 @@ def equinox_transformer() -> PublicModel:
         layers = equinox.combine(parameters, rest)
         return jax.vmap(lambda tokens: sentence(layers, tokens))(batch["tokens"])
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["targets"])
-
     batch = {"tokens": _tokens(0), "targets": _tokens(1)}
-    return PublicModel(loss, forward, parameters, batch, optax.adamw(1e-3, eps=_EPSILON))
+    return PublicModel(forward, parameters, batch, optax.adamw(1e-3, eps=_EPSILON))
 
 
 class ResidualNetwork(flax.linen.Module):
@@ -338,11 +321,8 @@ def residual_network() -> PublicModel:
     def forward(parameters: Any, batch: Any) -> Any:
         return module.apply(parameters, batch["images"])
 
-    def loss(parameters: Any, batch: Any) -> Any:
-        return _cross_entropy(forward(parameters, batch), batch["labels"])
-
-    batch = {"images": images, "labels": _tokens(0, (BATCH,)) % 16}
-    return PublicModel(loss, forward, parameters, batch, optax.sgd(1e-2, momentum=0.9))
+    batch = {"images": images, "targets": _tokens(0, (BATCH,)) % 16}
+    return PublicModel(forward, parameters, batch, optax.sgd(1e-2, momentum=0.9))
 
 
 MODELS: dict[str, Callable[[], PublicModel]] = {

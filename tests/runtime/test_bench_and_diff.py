@@ -106,7 +106,7 @@ def test_time_is_the_clocks_of_the_algorithm_that_explain_says_is_chosen(
     case = case_of(name, 64, size=size)
     model = ncc_runtime.load(program_of_case(case), "trn2", algorithms=forced)
     placed = model.executable
-    line = sweep.predicted(case, placed)
+    line = sweep.row_of(case, placed)
     (collective,) = model.run(values=False, verify=False).collectives
     (row,) = explained(placed, forced).rows
     assert line.algorithm == row.choice.chosen.name == placed.lowered[0].name
@@ -118,7 +118,7 @@ def test_iterations_do_not_change_the_time() -> None:
     once = case_of("allr", 8)
     often = attrs.evolve(once, iterations=5)
     one, five = (
-        sweep.predicted(case, ncc_runtime.load(program_of_case(case)).executable)
+        sweep.row_of(case, ncc_runtime.load(program_of_case(case)).executable)
         for case in (once, often)
     )
     assert one.time_us == five.time_us

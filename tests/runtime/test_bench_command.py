@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from ncc_runtime.calibration.measured_files import read_points, time_of
+from ncc_runtime.calibration.measured_files import median_us, read_points
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.report import bench, sweep
@@ -234,7 +234,7 @@ def test_measured_sizes_that_are_not_swept_are_named(folder: Path, capsys):
 )
 def test_what_others_write_is_read(text: str, time_us: float, folder: Path):
     (folder / "m").write_text(text, encoding="utf-8", newline="")
-    assert time_of(read_points("m"), 64) == pytest.approx(time_us)
+    assert median_us(read_points("m"), 64) == pytest.approx(time_us)
 
 
 @pytest.mark.parametrize(
