@@ -44,11 +44,11 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 1)
 def test_rows_are_printed_before_the_next_ones_are_computed(capsys, monkeypatch):
     seen = []
 
-    def predicted(case: Case, executable: object) -> sweep.SweepRow:
+    def row_of(case: Case, executable: object) -> sweep.SweepRow:
         seen.append(capsys.readouterr().out)
         return sweep.SweepRow(case, "ring", 1.0)
 
-    monkeypatch.setattr(sweep, "predicted", predicted)
+    monkeypatch.setattr(sweep, "row_of", row_of)
     assert main(SWEEP) == 0
     assert seen[0] == ""
     assert [text.splitlines()[-1].split()[0] for text in seen[1:]] == ["4096", "16384"]
