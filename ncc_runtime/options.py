@@ -1,8 +1,22 @@
 """Options of the runtime: every default is here."""
 
+import enum
 from collections.abc import Mapping, Sequence
 
 import attrs
+
+from ncc_runtime.errors import InputError
+
+
+class Policy(enum.StrEnum):
+    """Which algorithms may be chosen, where none is forced."""
+
+    NEURON = "neuron"  # those that AWS publishes of Neuron's runtime, from the sizes it publishes
+    BEST = "best"  # all
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Policy":
+        raise InputError(f"no policy {value!r}; there are {', '.join(cls)}")
 
 
 @attrs.frozen
@@ -44,6 +58,7 @@ class LoadOptions:
     plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans that users wrote
     ignore_memory: bool = False  # also place what does not fit, for runs without values
     times_only: bool = False  # for runs without values and proofs: lower one symmetric instance
+    policy: Policy = attrs.field(default=Policy.NEURON, converter=Policy)
 
 
 PLAN_PREFIX = "plan:"

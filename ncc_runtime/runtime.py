@@ -43,9 +43,9 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, RunOptions, plans_apart
+from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.collectives import collective_rows
+from ncc_runtime.report.collectives import beyond_policy, collective_rows
 from ncc_runtime.report.run import Run, Verification, heading
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
@@ -115,9 +115,12 @@ class Model:
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
-        """One for each broken rule of the hardware, and for each that a plan gives cause for."""
+        """Broken rules of the hardware, what plans give cause for, and what the policy cannot do.
+
+        One for each.
+        """
         of_plans = (notice for file in self.plans for notice in file.warnings)
-        return (*warnings(self.verdicts), *of_plans)
+        return (*warnings(self.verdicts), *of_plans, *beyond_policy(self.executable))
 
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
@@ -336,6 +339,7 @@ def load(
     ignore_memory: bool = False,
     down: Sequence[str] = (),
     slow: Sequence[str] = (),
+    policy: str = "neuron",
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
@@ -354,6 +358,8 @@ def load(
     `ignore_memory` also places what takes more memory than a rank has, for run(values=False).
     `down` names links without which it must do, "c0-c1" or "c0.E"; `slow` links and physical cores
     with their rate, "c0-c1=50%" or "c5.core0=50%".
+    `policy` says which algorithms may be chosen: "neuron", those that AWS publishes of Neuron's
+    runtime, or "best", all.
 
     >>> import ncc_compiler
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -362,7 +368,14 @@ def load(
     <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread>
     """
     named, files = plans_apart(algorithms or {}, plans)
-    options = LoadOptions(named, strict, files, ignore_memory=ignore_memory, times_only=times_only)
+    options = LoadOptions(
+        named,
+        strict,
+        files,
+        ignore_memory=ignore_memory,
+        times_only=times_only,
+        policy=Policy(policy),
+    )
     faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
     program, signature = program_of(neff), getattr(neff, "signature", None)
     where: PlaceOptions | Placement
@@ -398,6 +411,7 @@ def load_on(
         placement,
         options.algorithms,
         plans,
+        policy=options.policy,
         times_only=options.times_only,
         ignore_memory=options.ignore_memory,
     )

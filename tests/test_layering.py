@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     PROGRESS: set(),
     "ncc_runtime.progress_bar": {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
-    "ncc_runtime.options": set(),
+    "ncc_runtime.options": {ERRORS},
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
     # the runtime, which knows the topology but no compiler
@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ERRORS,
         "ncc_runtime.group_rules",
         "ncc_runtime.free_memory",
+        "ncc_runtime.options",
         NEFF,
         "ncc_runtime.topology",
         MACHINE,
@@ -62,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         NEFF,
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.channels",
+        "ncc_runtime.options",
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },

@@ -1,7 +1,9 @@
 """Which algorithm runs a collective: the registry of algorithms, and the choice by price.
 
-Every algorithm of an operator is a candidate: its plans for the groups, or the reason why it does
-not run. The cheapest is chosen, by the price of its plans (`cost/price.py`).
+Every algorithm of an operator that the policy takes is a candidate: its plans for the groups, or
+the reason why it does not run. The cheapest is chosen, by the price of its plans (`cost/price.py`).
+What a policy takes depends on the algorithm, on sizes and on numbers of ranks alone, never on the
+state of the fabric: so its choices on a damaged machine compare with those on a whole one.
 
 Plans and prices of large groups are costly, so a candidate is an *estimate* at first: plans that
 assume instances to be alike, and a lower bound of the price. `Chooser.best` is a best-first search
@@ -33,6 +35,7 @@ from ncc_runtime.collectives.algorithms import (
     tree,
     variable_size,
 )
+from ncc_runtime.collectives.bounds import payload_bytes
 from ncc_runtime.collectives.cost.model import Groups, LoadsKey, PricingModel, TransferLoads
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
 from ncc_runtime.collectives.layout import Arrange, GroupLayout, Members, UnsuitedError
@@ -44,6 +47,7 @@ from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
@@ -51,6 +55,9 @@ from ncc_runtime.topology.routes import Routes
 MANY = 8192
 """Members from which on a plan is not tried beside others: one with a round for each member, or one
 with columns of all members. Both take seconds and more."""
+
+OTHER_POLICY = f"--policy {Policy.BEST} takes it too"
+"""Ends the reason why an algorithm is no candidate under `Policy.NEURON`."""
 
 MOST_NAMED = 8
 """A reason names no more ranks of a group than this."""
@@ -62,16 +69,36 @@ class Algorithm:
 
     arrange: Arrange
     build: Callable[[Job, Any], Plan]  # given what `arrange` returned
-    is_published: bool = True  # False: not taken by default where AWS publishes what it takes
+    is_published: bool = True  # as one that Neuron's runtime takes
     most_reduced: int | None = None  # members it is tried for, symmetry-reduced, beside others
+    # of the larger side, from which AWS publishes it, for each rank of a group
+    published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
+
+    def why_not_neuron(self, topology: Topology, job: Job, groups: Sequence[Members]) -> str:
+        """Why `Policy.NEURON` does not take it; "" if it does."""
+        if not self.is_published:
+            return f"unpublished; {OTHER_POLICY}"
+        per_rank, size = self.published_bytes_per_rank(topology), payload_bytes(job)
+        members = max(map(len, groups), default=0)
+        if size < per_rank * members:
+            return f"published from {per_rank * members} B on for {members} ranks; {OTHER_POLICY}"
+        return ""
+
+
+def _kangaring_bytes(topology: Topology) -> int:
+    return topology.cc.kangaring_bytes_per_rank
 
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
         "ring": Algorithm(ring.arrange, ring.all_reduce, most_reduced=MANY),
-        "kangaring": Algorithm(kangaring.arrange, kangaring.all_reduce),
-        "tree": Algorithm(tree.arrange, tree.all_reduce, most_reduced=MANY),
-        "double-tree": Algorithm(tree.arrange, tree.double_all_reduce, most_reduced=MANY),
+        "kangaring": Algorithm(
+            kangaring.arrange, kangaring.all_reduce, published_bytes_per_rank=_kangaring_bytes
+        ),
+        "tree": Algorithm(tree.arrange, tree.all_reduce, is_published=False, most_reduced=MANY),
+        "double-tree": Algorithm(
+            tree.arrange, tree.double_all_reduce, is_published=False, most_reduced=MANY
+        ),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
         "direct": Algorithm(direct.arrange_on_one_chip, direct.all_reduce),
@@ -85,7 +112,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     },
     CollectiveOp.REDUCE_SCATTER: {
         "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_reduced=MANY),
-        "kangaring": Algorithm(kangaring.arrange, kangaring.reduce_scatter),
+        "kangaring": Algorithm(
+            kangaring.arrange, kangaring.reduce_scatter, published_bytes_per_rank=_kangaring_bytes
+        ),
         "mesh": Algorithm(mesh.arrange, mesh.reduce_scatter),
         "rdh": Algorithm(rdh.arrange, rdh.reduce_scatter),
         **{pair.name: Algorithm(pair.arrange, pair.reduce_scatter) for pair in hierarchical.PAIRS},
@@ -99,7 +128,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     },
     CollectiveOp.ALL_GATHER: {
         "ring": Algorithm(ring.arrange, ring.all_gather, most_reduced=MANY),
-        "kangaring": Algorithm(kangaring.arrange, kangaring.all_gather),
+        "kangaring": Algorithm(
+            kangaring.arrange, kangaring.all_gather, published_bytes_per_rank=_kangaring_bytes
+        ),
         "mesh": Algorithm(mesh.arrange, mesh.all_gather),
         "rdh": Algorithm(rdh.arrange, rdh.all_gather),
         **{pair.name: Algorithm(pair.arrange, pair.all_gather) for pair in hierarchical.PAIRS},
@@ -202,6 +233,7 @@ class Choice:
     chosen: Candidate
     is_forced: bool
     candidates: tuple[Candidate, ...]  # in the order of the registry
+    is_beyond_policy: bool = False  # as nothing that the policy takes can run
 
 
 class CandidateBuilder:
@@ -236,10 +268,6 @@ class CandidateBuilder:
         self, job: Job, name: str, algorithm: Algorithm, groups: Sequence[Members]
     ) -> Candidate:
         """All groups by one algorithm; groups that are arranged alike share one plan."""
-        topology = self._placement.topology
-        if self._is_free(job) and not algorithm.is_published and _are_documented(topology, groups):
-            published = f"{topology.instance} takes what is published of it"
-            return Candidate(name, None, f"{published}; --algorithm takes this all the same")
         # groups that share a plan
         sharing: dict[tuple[Hashable, Symmetry | None], list[Members]] = {}
         for group in groups:
@@ -344,16 +372,6 @@ class CandidateBuilder:
         return self._arrangements[key]
 
 
-def _are_documented(topology: Topology, groups: Sequence[Members]) -> bool:
-    """Whether AWS publishes which algorithms such groups take, and the topology has no faults.
-
-    Groups that it documents are powers of two; of others a chip or more is missing.
-    """
-    is_single = topology.hosts_per_node == 1
-    are_powers_of_two = all(len(group) & (len(group) - 1) == 0 for group in groups)
-    return bool(topology.instance) and is_single and not topology.faults and are_powers_of_two
-
-
 class Chooser:
     """Takes the cheapest candidate of placeholders on one placement; remembers what it priced."""
 
@@ -364,11 +382,13 @@ class Chooser:
         room_bytes: int | None = None,  # what is left for channel buffers; None: no limit
         streams: int = 1,  # of the program: those without a CC-core of their own share
         representatives: int | None = None,  # ranks of an instance, if one may stand for all
+        policy: Policy = Policy.NEURON,
     ) -> None:
         self._placement = placement
         self._forced = forced
         self._streams = streams
         self._representatives = representatives
+        self._policy = policy
         self._builder = CandidateBuilder(placement, forced, room_bytes, representatives)
         self._loads: dict[LoadsKey, TransferLoads] = {}
         self._prices: dict[Candidate, Candidate] = {}  # with its price
@@ -379,18 +399,23 @@ class Chooser:
         self._builder.drop_symmetry()
 
     def candidates(
-        self, job: Job, groups: Sequence[Members], price_all: bool = False
+        self,
+        job: Job,
+        groups: Sequence[Members],
+        price_all: bool = False,
+        policy: Policy | None = None,
     ) -> tuple[Candidate, ...]:
         """All algorithms of a placeholder's operator as candidates; a forced one alone.
 
         They are estimates, with lower bounds of the price if several can run; `best` makes exact
-        what matters. With `price_all` all are exact and priced, also beside a forced one.
+        what matters. With `price_all` all are exact and priced, also beside a forced one. The
+        policy is the chooser's if none is given.
         """
         algorithms = ALGORITHMS[job.placeholder.op]
         forced = self._forced.get(job.placeholder.op.value)
         if forced is not None and not price_all:
             return (self._builder.estimated(job, forced, algorithms[forced], groups),)
-        estimates = self.unpriced(job, groups)
+        estimates = self.unpriced(job, groups, policy)
         if price_all:
             return tuple(self.with_price(job, candidate) for candidate in estimates)
         if sum(not candidate.reason for candidate in estimates) < 2:
@@ -403,10 +428,18 @@ class Chooser:
             for candidate in estimates
         )
 
-    def unpriced(self, job: Job, groups: Sequence[Members]) -> tuple[Candidate, ...]:
+    def unpriced(
+        self, job: Job, groups: Sequence[Members], policy: Policy | None = None
+    ) -> tuple[Candidate, ...]:
         """Estimates that are the same for any rates and times."""
-        candidates: dict[str, Candidate] = {}
         algorithms = ALGORITHMS[job.placeholder.op]
+        candidates: dict[str, Candidate] = {}
+        if (policy or self._policy) is Policy.NEURON:
+            forced = self._forced.get(job.placeholder.op.value)
+            for name, algorithm in algorithms.items():
+                reason = algorithm.why_not_neuron(self._placement.topology, job, groups)
+                if reason and name != forced:
+                    candidates[name] = Candidate(name, None, reason)
         largest = max(map(len, groups), default=0)
         # in groups that are too large for them, some are tried only if nothing else runs
         last_resorts = [
@@ -416,7 +449,8 @@ class Chooser:
             and algorithm.most_reduced is not None
             and algorithm.most_reduced < largest
         ]
-        for name in sorted(algorithms, key=last_resorts.__contains__):
+        considered = [name for name in algorithms if name not in candidates]
+        for name in sorted(considered, key=last_resorts.__contains__):
             if name in last_resorts and any(not other.reason for other in candidates.values()):
                 reason = (
                     f"with {largest} members it is not tried beside others, only if it is forced"

@@ -185,7 +185,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         runs=words["stats"],
         compared=words["measured_file"] is not None,
     )
-    heading = _heading(first, placement)
+    heading = f"{_heading(first, placement)}; policy {place.policy}"
     rows: list[SweepRow] = []
     stop: LoweringError | None = None
     try:
@@ -205,7 +205,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         if not rows:
             raise
         stop = error
-    where = placement.as_json()
+    where = {**placement.as_json(), "policy": place.policy}
     used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
     left_out = others + sum(point.size_bytes not in used for point in points)
     comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)

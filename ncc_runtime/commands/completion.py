@@ -9,6 +9,8 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem
 
+from ncc_runtime.options import Policy
+
 
 def begun(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     """The names that begin so, or files if there are none."""
@@ -41,7 +43,10 @@ def place(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comple
     if not comma:
         return begun(topology_names(), incomplete)
     given = {setting.partition("=")[0] for setting in before.split(",")[1:]}
-    settings = ("nodes=", "placement=linear", "placement=spread", "lnc=1", "lnc=2")
+    settings = (
+        *("nodes=", "placement=linear", "placement=spread", "lnc=1", "lnc=2"),
+        *(f"policy={policy}" for policy in Policy),
+    )
     left = (f"{before},{word}" for word in settings if word.partition("=")[0] not in given)
     return begun(left, incomplete)
 

@@ -13,6 +13,8 @@ from ncc_runtime.commands.options import (
     filled,
     ignore_memory_option,
     place_of,
+    policy_apart,
+    policy_option,
     program_argument,
     program_of_words,
     strict_option,
@@ -24,6 +26,7 @@ from ncc_runtime.options import plans_apart
 @click.command(
     epilog=examples(
         "nccrt diff step.neff --on trn1 --on trn2,nodes=2",
+        "nccrt diff step.neff --on trn2,down=c0-c1 --on trn2,down=c0-c1,policy=best",
     )
 )
 @program_argument
@@ -35,6 +38,7 @@ from ncc_runtime.options import plans_apart
     help="A place; give two.",
 )
 @algorithm_option
+@policy_option
 @strict_option
 @ignore_memory_option
 @click.option(
@@ -54,8 +58,10 @@ def diff(reply: Reply, program: Sequence[str], places: Sequence[str], **words: A
         raise click.UsageError(f"--on is given {len(places)} times; two places are compared")
     algorithms, plans = plans_apart(words["algorithms"], ())
     sides = [
-        PlaceWords(on, {}, algorithms, words["strict"], plans, words["ignore_memory"])
-        for on in places
+        PlaceWords(
+            on, {}, algorithms, words["strict"], plans, words["ignore_memory"], policy=policy
+        )
+        for on, policy in (policy_apart(on, words["policy"]) for on in places)
     ]
     targets = [place_of(place) for place in sides]
     compiled = program_of_words(program)

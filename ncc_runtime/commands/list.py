@@ -65,6 +65,7 @@ def list_command(
         fields=lambda: {
             "listing": text.splitlines(),
             **executable.placement.as_json(),
+            "policy": executable.policy,
             "ranks": list(ranks),
             "queues": [each.as_json() for each in listed],
         },

@@ -11,7 +11,7 @@ import click
 from ncc_runtime.command_line import check_written
 from ncc_runtime.commands import completion
 from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
-from ncc_runtime.options import plans_apart
+from ncc_runtime.options import Policy, plans_apart
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
@@ -30,6 +30,7 @@ class PlaceWords:
     strict: bool
     plans: Sequence[str] = ()
     ignore_memory: bool = False
+    policy: Policy = Policy.NEURON
 
 
 _MOST_SIZE_DIGITS = 15  # no machine has more bytes, and int() would take its time
@@ -133,6 +134,29 @@ def _faults(
         raise click.UsageError(str(error)) from error
 
 
+policy_option = click.option(
+    "--policy",
+    metavar="|".join(Policy),
+    type=click.Choice([policy.value for policy in Policy]),
+    help="Which algorithms may be chosen: those published of Neuron's runtime, or all "
+    f"[{Policy.NEURON}].",
+)
+
+
+def policy_apart(on: str | None, given: str | None) -> tuple[str | None, Policy]:
+    """`--on` without its `policy=…`, and the policy, which `--policy` may give instead."""
+    settings = [] if on is None else on.split(",")
+    named = [word for word in settings if word.partition("=")[0].strip() == "policy"]
+    words = [word.partition("=")[2].strip() for word in named] + ([given] if given else [])
+    if len(words) > 1:
+        raise click.UsageError(f"the policy is given twice: {words[0]} and {words[1]}")
+    try:
+        policy = Policy(words[0]) if words else Policy.NEURON
+    except InputError as error:
+        raise click.UsageError(f"--on: {error}") from error
+    return on and ",".join(word for word in settings if word not in named), policy
+
+
 lnc_option = click.option(
     "--lnc",
     metavar="1|2",
@@ -188,11 +212,12 @@ def place_options(
         "--on",
         metavar="SPEC",
         shell_complete=completion.place,
-        help="In one word: trn2.48xlarge,nodes=2,lnc=1.",
+        help="In one word: trn2.48xlarge,nodes=2,lnc=1; policy=best also belongs here.",
     )
     @down_option
     @slow_option
     @algorithm
+    @policy_option
     @plan_option
     @strict_option
     @ignore_memory_option
@@ -204,7 +229,8 @@ def place_options(
             given["faults"] = faults
         algorithms, plans = plans_apart(rest.pop("algorithms", {}), rest.pop("plans"))
         strict, ignore_memory = rest.pop("strict"), rest.pop("ignore_memory")
-        place = PlaceWords(on, given, algorithms, strict, plans, ignore_memory)
+        on, policy = policy_apart(on, rest.pop("policy"))
+        place = PlaceWords(on, given, algorithms, strict, plans, ignore_memory, policy)
         command(place=place, **rest)
 
     return collecting
@@ -322,7 +348,12 @@ def filled(
     from ncc_runtime.runtime import load_on
 
     options = LoadOptions(
-        place.algorithms, place.strict, place.plans, place.ignore_memory, times_only
+        place.algorithms,
+        place.strict,
+        place.plans,
+        place.ignore_memory,
+        times_only,
+        place.policy,
     )
     return load_on(program, where, options)
 

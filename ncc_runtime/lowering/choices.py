@@ -2,8 +2,9 @@
 
 Each takes the cheapest candidate (`collectives/choose.py`) whose channels, with those that earlier
 placeholders opened, leave no rank short of semaphores. If a later one then finds no room, all
-choose again, and each leaves as many as the most frugal candidates of later placeholders need. A
-placeholder that a user's plan runs has no choice.
+choose again, and each leaves as many as the most frugal candidates of later placeholders need. If
+that fails, too, a placeholder that nothing can run which the policy takes may have any algorithm.
+A placeholder that a user's plan runs has no choice.
 
 Also what binds placeholders to ranks: sizes for the algorithms, ranks for the plans, addresses.
 """
@@ -32,6 +33,7 @@ from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.stages import is_permute, participants, stages_of
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.progress import steps
 from ncc_runtime.topology.graph import Topology
@@ -61,6 +63,7 @@ class _CandidateSet:
     """Equal placeholders, and what could run them."""
 
     job: Job
+    groups: tuple[tuple[int, ...], ...]
     candidates: tuple[Candidate, ...]
     users: Candidate | None = None  # of a user's plan
 
@@ -85,12 +88,13 @@ class ProgramChooser:
         forced: Mapping[str, str] = NOTHING_FORCED,
         plans: Sequence["PlanFile"] = (),
         *,
+        policy: Policy = Policy.NEURON,
         price_all: bool = False,
         times_only: bool = False,
         ignore_memory: bool = False,
     ) -> None:
         self._program, self._placement, self._forced = program, placement, forced
-        self._price_all, self._ignore_memory = price_all, ignore_memory
+        self._policy, self._price_all, self._ignore_memory = policy, price_all, ignore_memory
         self._limit = semaphore_limit(program, placement.topology)
         self._semaphores: dict[tuple[int, Candidate], np.ndarray] = {}  # by stream
         self._requests: tuple[PlanRequest, ...] = ()
@@ -118,6 +122,7 @@ class ProgramChooser:
             self._placement,
             self._forced,
             representatives,
+            policy=self._policy,
             ignore_memory=self._ignore_memory,
         )
         self._sets: dict[_Key, _CandidateSet] = {}
@@ -135,13 +140,13 @@ class ProgramChooser:
         placeholder = self._program.placeholders[number]
         job, groups = job_of(self._program, placeholder), groups_of(self._program, placeholder)
         if number not in self._files:
-            return _CandidateSet(job, self.chooser.candidates(job, groups, self._price_all))
+            return _CandidateSet(job, groups, self.chooser.candidates(job, groups, self._price_all))
         users = self._files[number].candidate(self._requests[number], self._placement.chip)
         if not self._price_all:
-            return _CandidateSet(job, (users,), users)
+            return _CandidateSet(job, groups, (users,), users)
         users = self.chooser.with_price(job, users)
         others = self.chooser.candidates(job, groups, price_all=True)
-        return _CandidateSet(job, (*others, users), users)
+        return _CandidateSet(job, groups, (*others, users), users)
 
     def key(self, number: int) -> _Key:
         """Placeholders with the same key run alike."""
@@ -168,19 +173,33 @@ class ProgramChooser:
         return tuple(chosen[self.key(number)] for number in range(len(program.placeholders)))
 
     def choices(self) -> dict[_Key, Choice]:
-        """By key. If a greedy choice fails, again with semaphores reserved for later ones."""
-        sets = tuple(self._sets.values())
-        try:
-            choices = self._in_order([NO_SEMAPHORES] * len(sets))
-        except LoweringError:
-            choices = self._in_order(self._reserved(sets))
-        return dict(zip(self._sets, choices, strict=True))
+        """By key. If a greedy choice fails, again with semaphores reserved for later ones.
 
-    def _in_order(self, reserved: Sequence[np.ndarray]) -> list[Choice]:
+        If that fails, too, both again, with any algorithm for what nothing of the policy can run.
+        """
+        sets = tuple(self._sets.values())
+        attempts = [Policy.NEURON, Policy.BEST] if self._policy is Policy.NEURON else [Policy.BEST]
+        for policy, is_greedy in itertools.product(attempts, (True, False)):
+            try:
+                reserved = [NO_SEMAPHORES] * len(sets) if is_greedy else self._reserved(sets)
+                return dict(zip(self._sets, self._in_order(reserved, policy), strict=True))
+            except LoweringError as error:
+                refusal = error
+        raise refusal
+
+    def _in_order(self, reserved: Sequence[np.ndarray], policy: Policy) -> list[Choice]:
         """One choice after the other, each with the semaphores that it has to leave."""
         taken, choices = NO_SEMAPHORES, []
         for candidate_set, to_leave in zip(self._sets.values(), reserved, strict=True):
-            choice = self._choice(candidate_set, taken, to_leave)
+            try:
+                choice = self._choice(candidate_set, taken, to_leave)
+            except LoweringError:
+                if policy is self._policy:
+                    raise
+                job, groups = candidate_set.job, candidate_set.groups
+                every = self.chooser.candidates(job, groups, self._price_all, policy)
+                beyond = attrs.evolve(candidate_set, candidates=every)
+                choice = attrs.evolve(self._choice(beyond, taken, to_leave), is_beyond_policy=True)
             taken = np.union1d(taken, self._taken_by(candidate_set.job, choice.chosen))
             choices.append(choice)
         return choices
@@ -262,11 +281,18 @@ def priced_choices(
     forced: Mapping[str, str],
     plans: Sequence["PlanFile"] = (),
     *,
+    policy: Policy = Policy.NEURON,
     ignore_memory: bool = False,
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
     chooser = ProgramChooser(
-        program, placement, forced, plans, price_all=True, ignore_memory=ignore_memory
+        program,
+        placement,
+        forced,
+        plans,
+        policy=policy,
+        price_all=True,
+        ignore_memory=ignore_memory,
     )
     choices = chooser.choices()
     numbers = range(len(program.placeholders))
@@ -279,13 +305,14 @@ def chooser_of(
     forced: Mapping[str, str],
     representatives: int | None = None,
     *,
+    policy: Policy = Policy.NEURON,
     ignore_memory: bool = False,
 ) -> Chooser:
     """The chooser for a program's placeholders; its streams share the memory that is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
     left = rank_capacity(placement.topology) - program.hbm_bytes
     room = None if ignore_memory else left // max(1, streams)
-    return Chooser(placement, forced, room, streams, representatives)
+    return Chooser(placement, forced, room, streams, representatives, policy)
 
 
 def semaphore_limit(program: Program, topology: Topology) -> int:

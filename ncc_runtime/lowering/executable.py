@@ -23,6 +23,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import InstrTable
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.topology.routes import Routes
@@ -172,6 +173,7 @@ class LoweredCollective:
 
     algorithms: tuple[str, ...]
     group_sizes: tuple[int, ...]
+    is_beyond_policy: bool = False  # as nothing that the policy takes can run
 
     @property
     def name(self) -> str:
@@ -206,6 +208,7 @@ class Executable:
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
     representatives: int  # ranks 0..representatives-1 have columns: all, or those of one instance
     ignores_memory: bool = False  # it takes more memory than a rank has; timed all the same
+    policy: Policy = Policy.NEURON  # by which algorithms were chosen, where none was forced
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"

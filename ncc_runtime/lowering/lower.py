@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
 from ncc_runtime.collectives.choose import check_forced
@@ -45,6 +46,7 @@ from ncc_runtime.lowering.stage_queues import split_by_stage
 from ncc_runtime.lowering.stream import StreamProgram
 from ncc_runtime.neff.program import ALIGNMENT, Program
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.progress import steps
 from ncc_runtime.topology.routes import Routes
@@ -75,10 +77,11 @@ def lower(
     forced: Mapping[str, str],
     plan_files: Sequence["PlanFile"] = (),
     *,
+    policy: Policy = Policy.NEURON,
     times_only: bool = False,
     ignore_memory: bool = False,
 ) -> Executable:
-    """Lower every placeholder. `forced` names algorithms by operator.
+    """Lower every placeholder. `forced` names algorithms by operator, the policy chooses others.
 
     Users' `plan_files` say which placeholders they run.
 
@@ -91,14 +94,29 @@ def lower(
     check_forced(forced)
     check_capacity(program, placement.topology, ignore_memory=ignore_memory)
     chooser = ProgramChooser(
-        program, placement, forced, plan_files, times_only=times_only, ignore_memory=ignore_memory
+        program,
+        placement,
+        forced,
+        plan_files,
+        policy=policy,
+        times_only=times_only,
+        ignore_memory=ignore_memory,
     )
     while True:
         try:
-            plans = [chosen.replica_groups for chosen in chooser.choose()]
-            return lower_plans(
-                program, placement, plans, chooser.symmetry, ignore_memory=ignore_memory
+            chosen = chooser.choose()
+            executable = lower_plans(
+                program,
+                placement,
+                [each.replica_groups for each in chosen],
+                chooser.symmetry,
+                ignore_memory=ignore_memory,
             )
+            lowered = (
+                attrs.evolve(collective, is_beyond_policy=each.choice.is_beyond_policy)
+                for collective, each in zip(executable.lowered, chosen, strict=True)
+            )
+            return attrs.evolve(executable, lowered=tuple(lowered), policy=policy)
         except AsymmetryError:  # one instance does not stand for all: every rank gets columns
             chooser.drop_symmetry()
 

@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.choose import Chooser
+from ncc_runtime.errors import Notice
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.lowering.choices import chooser_of, collective_key, groups_of, job_of
 from ncc_runtime.lowering.executable import Executable
@@ -163,6 +164,25 @@ class JoinedCollective:
         return self.one_by_one_us - (self.row.time_us or 0.0)
 
 
+def beyond_policy(executable: Executable) -> tuple[Notice, ...]:
+    """One for each algorithm that the policy does not take, and without which nothing would run."""
+    placeholders = executable.program.placeholders
+    used: dict[tuple[str, str], list[str]] = {}
+    for placeholder, lowered in zip(placeholders, executable.lowered, strict=True):
+        if lowered.is_beyond_policy:
+            used.setdefault((placeholder.op.value, lowered.name), []).append(placeholder.name)
+    return tuple(
+        Notice(
+            "beyond-policy",
+            f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: no algorithm of {op} "
+            f"that --policy {executable.policy} takes can run here; {name} was taken, the best of "
+            "all",
+            "docs/collectives.md#choice",
+        )
+        for (op, name), names in used.items()
+    )
+
+
 def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[JoinedCollective, ...]:
     """The collectives of several operands that ran, by a clock."""
     program = executable.program
@@ -171,7 +191,13 @@ def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joine
         return ()
     prices = _Prices(
         program,
-        chooser_of(program, executable.placement, {}, ignore_memory=executable.ignores_memory),
+        chooser_of(
+            program,
+            executable.placement,
+            {},
+            policy=executable.policy,
+            ignore_memory=executable.ignores_memory,
+        ),
     )
     compared = []
     for row in several:

@@ -214,7 +214,7 @@ def as_json(diff: Diff) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": diff.program.name,
         "places": [
-            {**executable.placement.as_json(), "time_us": time}
+            {**executable.placement.as_json(), "policy": executable.policy, "time_us": time}
             for executable, time in zip(diff.executables, diff.times_us, strict=True)
         ],
         "changed": not diff.is_empty,
@@ -270,7 +270,7 @@ def as_text(diff: Diff) -> str:
     console.print(f"{diff.program.name}: {diff.program.ranks} ranks")
     both = zip(LETTERS, diff.executables, diff.times_us, strict=True)
     for letter, executable, time in both:
-        where = executable.placement.where
+        where = f"{executable.placement.where}; policy {executable.policy}"
         console.print(f"  {letter}  {where}: predicted time {time:.3f} us", soft_wrap=True)
     changed = [row for row in diff.rows if row.changes]
     if diff.is_empty:

@@ -111,7 +111,12 @@ def explained(
     """Price every candidate of every placeholder; what is forced or given stays chosen."""
     program, placement = executable.program, executable.placement
     parts, choices = priced_choices(
-        program, placement, forced, plans, ignore_memory=executable.ignores_memory
+        program,
+        placement,
+        forced,
+        plans,
+        policy=executable.policy,
+        ignore_memory=executable.ignores_memory,
     )
     alike: dict[object, list[int]] = {}
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):

@@ -104,10 +104,14 @@ SCHEMA = 1
 
 
 def heading(executable: Executable) -> str:
-    """The first lines: `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear`, and the memory."""
+    """The first lines: what runs where under which policy, and the memory it takes.
+
+    `mlp: 8 ranks on 1 x trn2.48xlarge, lnc 2, linear; policy neuron`
+    """
     ignored = ", ignored" if executable.ignores_memory else ""
     return (
-        f"{executable.program.name}: {executable.ranks} ranks on {executable.placement.where}\n"
+        f"{executable.program.name}: {executable.ranks} ranks on {executable.placement.where}; "
+        f"policy {executable.policy}\n"
         f"{memory_text(memory_use(executable))}{ignored}"
     )
 
@@ -124,6 +128,7 @@ def facts(executable: Executable) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": executable.program.name,
         **executable.placement.as_json(),
+        "policy": executable.policy,
         "ranks": executable.ranks,
         "memory": memory_json(memory_use(executable)),
         "memory_ignored": executable.ignores_memory,

@@ -98,6 +98,7 @@ class Collectives:
     start_ps: int  # before the first row, after the trigger
     instruction_ps: int  # of one CC-core
     packet_bytes: int  # as Dma.packet_bytes, of a collective's transfer
+    kangaring_bytes_per_rank: int  # of its larger side, from which Neuron takes KangaRing; or 0
 
 
 @attrs.frozen
@@ -441,6 +442,7 @@ def build_spec(
             start_ps=spec.number("cc.start_ps"),
             instruction_ps=spec.number("cc.instruction_ps"),
             packet_bytes=spec.number("cc.packet_bytes"),
+            kangaring_bytes_per_rank=spec.number_or("cc.kangaring_bytes_per_rank", 0),
         ),
         engines=_engines(spec),
         links=_links(spec, wiring, nodes),

@@ -142,6 +142,7 @@ _REQUIRED = {
 _WITH_LINKS = {"link.bandwidth_bytes_per_s": ValueKind.RATE, "link.latency_ps": ValueKind.DELAY}
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_ps": ValueKind.DELAY}
 _OPTIONAL = {
+    "cc.kangaring_bytes_per_rank": ValueKind.AMOUNT,
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
 }
