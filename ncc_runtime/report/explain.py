@@ -236,7 +236,8 @@ def _row(parts: Parts, row: Explained) -> dict[str, Any]:
 
 def _candidate(parts: Parts, candidate: Candidate) -> dict[str, Any]:
     if candidate.price is None:
-        return {"algorithm": candidate.name, "cannot_run": candidate.reason}
+        why_not = "not_taken" if candidate.is_left_out else "cannot_run"
+        return {"algorithm": candidate.name, why_not: candidate.reason}
     price = candidate.price
     shares = price.bound_ps_by_kind.items()
     return {
@@ -348,9 +349,10 @@ def _closing(row: Explained) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for candidate in row.choice.candidates:
         if candidate.price is None:
-            reasons.setdefault(candidate.reason, []).append(candidate.name)
+            why_not = "not taken" if candidate.is_left_out else "cannot run"
+            reasons.setdefault(f"{why_not}: {candidate.reason}", []).append(candidate.name)
     for reason, names in reasons.items():
-        yield f"  {', '.join(names)} cannot run: {reason}"
+        yield f"  {', '.join(names)} {reason}"
     yield f"  chosen: {row.choice.chosen.name}, {why(row)}"
     bound = row.bound
     yield (
