@@ -126,8 +126,10 @@ def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
         chip, stack = divmod(at, topology.hbm.stacks)
         return f"c{chip}.hbm{stack}"
     if kind is PartKind.EFA:
-        inward, rank = divmod(at, executable.ranks)
-        return f"r{rank}.efa {'in' if inward else 'out'}"
+        assert topology.efa is not None, "it has adapters"
+        inward, adapter = divmod(at, topology.efa.adapters * topology.nodes)
+        node, number = divmod(adapter, topology.efa.adapters)
+        return f"n{node}.efa{number} {'in' if inward else 'out'}"
     rank, group = divmod(at, parts.groups)
     return f"r{rank}.dma{group}"
 

@@ -34,7 +34,7 @@ def up(amount: int, rate: int) -> int:
             {"placement": "spread"},
             1_300_000 + 100_000 + 2 * 50_000 + 16 * 4_000 + MIB * 1000 // 128,
         ),
-        ({"nodes": 2}, 15_000_000 + 16 * 4_000 + MIB * MICRO // 6_250),
+        ({"nodes": 2}, 15_000_000 + 16 * 4_000 + up(MIB * MICRO, 19_300)),
     ],
     ids=["intra-chip", "NeuronLink", "EFA"],
 )

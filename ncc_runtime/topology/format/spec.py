@@ -143,6 +143,7 @@ _WITH_LINKS = {"link.bandwidth_bytes_per_s": ValueKind.RATE, "link.latency_ps": 
 _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_ps": ValueKind.DELAY}
 _OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
+    "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
 }
 _WIRING = {
@@ -164,6 +165,7 @@ LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
         "latency_ps": ValueKind.DELAYS,
         "oversubscription": ValueKind.RATIO,
         "adapters": ValueKind.CHIPS_OR_NONE,
+        "queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     }
 )
 """Figures of a row of `[[level]]`, beside its name, kind and what it joins."""
