@@ -14,8 +14,8 @@ Chunks go whole there: each of two halves would wait a latency of EFA for the ot
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order, cycles over mutually exclusive
 wires, two slices), internode-collective-comm.rst (open chains, several cycles so that all adapters
-work, each at a different chip); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009
-(2(P-1)/P of the buffer per member).
+work, each at a different chip); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC
+2009 (2(P-1)/P of the buffer per member).
 """
 
 from collections.abc import Iterator, Sequence

@@ -85,9 +85,8 @@ RECORDS = {
     # of a jump and rank: decisions taken, and where they begin in `cells` if RECORDED
     "branch": _record("taken first"),
     # of a route: ps until bytes flow, ps from the last byte until completion, the rank sent to if
-    # over EFA, MB/s alone, its
-    # weight where it competes, the level at which it has as much as alone, its uses, whether it may
-    # have to share
+    # over EFA, MB/s alone, its weight where it competes, the level at which it has as much as
+    # alone, its uses, whether it may have to share
     "route": _record("lead latency pair cap weight cap_level first_use end_use is_shared"),
     # of a route and part: how often each byte passes the part
     "use": _record("part times"),
@@ -101,16 +100,17 @@ RECORDS = {
     # of a flow and part: neighbours in the list of the part; the flow, how often it passes
     "node": _record("next back process times"),
     # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
-    # of its speed; of a ring: the rank that it last sent to over EFA, when that had it; the value it sleeps for, the next sleeper of that semaphore, whether it is in
-    # `todo`; its flow: route, start of the row, begin, time alone and end of the bytes, the row's
-    # end at the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being
-    # worked out, the level at which it got its rate, its new rate, rate, what its route has,
-    # whether bytes flow; its time and place in the heap; lists: of processes to look at, of flows
-    # whose rates are worked out and of those still without, the heap
+    # of its speed; of a ring: the rank that it last sent to over EFA, when that had it; the value
+    # it sleeps for, the next sleeper of that semaphore, whether it is in `todo`; its flow: route,
+    # start of the row, begin, time alone and end of the bytes, the row's end at the earliest, cause
+    # and reason, 1e-6 bytes left at a time; whether its rate is being worked out, the level at
+    # which it got its rate, its new rate, rate, what its route has, whether bytes flow; its time
+    # and place in the heap; lists: of processes to look at, of flows whose rates are worked out and
+    # of those still without, the heap
     "process": _record(
-        "row free last percent pair arrived awaited next is_todo route start begun alone end floor cause reason "
-        "left since is_affected level new_rate rate weight cap_level cap first_use end_use "
-        "is_moving due place todo affected waiting heap"
+        "row free last percent pair arrived awaited next is_todo route start begun alone end floor "
+        "cause reason left since is_affected level new_rate rate weight cap_level cap first_use "
+        "end_use is_moving due place todo affected waiting heap"
     ),
     # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue
