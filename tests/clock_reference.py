@@ -306,7 +306,7 @@ class _Ring:
         self.turn = self.free = self.moved = 0
         self.is_busy = False
         self.last: tuple[int, int, int] | None = None
-        self.sent_to: int | None = None  # over EFA, by the last transfer
+        self.sent: tuple[int, int, int] | None = None  # the last message over EFA
         self.arrived = 0
 
     def look(self) -> None:
@@ -323,14 +323,17 @@ class _Ring:
 
     def _begin(self, start: int, cause: tuple[int, int, int] | None, reason: Reason) -> None:
         clock, row = self.clock, self.pushed[self.turn]
-        # one message at a time to a peer of another instance
+        # one message at a time to a peer of another instance: all that a round sends it
         peers = Ends.of(self.queue, row, self.rank).peers
         far = [
             peer for peer in peers if transport(clock.executable, self.rank, peer) is Transport.EFA
         ]
-        if far and far[0] == self.sent_to and self.arrived > start:
+        which = int(self.queue.placeholder[row]), int(self.queue.round[row])
+        message = (far[0], *which) if far else None
+        follows = far and self.sent and self.sent[0] == far[0] and self.sent != message
+        if follows and self.arrived > start:
             start, cause, reason = self.arrived, self.last, Reason.RING
-        self.sent_to = far[0] if far else None
+        self.sent = message
         size = _cell(self.queue.size_bytes, row, self.rank)
         count = int(descriptors(np.array(size)))
         lead, latency = self._delays(row)

@@ -288,11 +288,11 @@ def _ring(m: ClockState, process: int) -> bool:
     size = m.cells[row.size + queue.size * rank]
     if queue.run_sizes != NONE:
         size = m.cells[m.cells[queue.run_sizes + rank] + it.row]
-    # a proxy sends a message to a peer when the last one to it has arrived
+    # over EFA, a message to a peer waits until the last one to it has arrived
     pair = m.route[route].pair
-    if pair != NONE and pair == it.pair and it.arrived > it.start:
+    if pair != NONE and pair == it.pair and row.message != it.message and it.arrived > it.start:
         it.start, it.cause, it.reason = it.arrived, it.last, RING_BUSY
-    it.pair = pair
+    it.pair, it.message = pair, row.message
     count = -(-max(size, 1) // sizes.descriptor_bytes)
     # its engines move the bytes of one transfer after those of the one before
     begun = max(it.start + m.route[route].lead + count * sizes.descriptor_ps, it.end)
