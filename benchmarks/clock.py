@@ -107,8 +107,11 @@ def measure(case: Case) -> Measured:
     trace = simulate(executable, PlannedDecisions(executable, {}))
     timed = time.process_time()
     traffic = traffic_of(trace)
-    run = Run([], trace, traffic, collective_rows(executable, traffic, trace))
-    summary.as_text(executable, run, RunOptions(values=False, verify=False), 0.0)
+    options, rows = (
+        RunOptions(values=False, verify=False),
+        collective_rows(executable, traffic, trace),
+    )
+    summary.as_text(executable, Run(executable, options, [], trace, traffic, rows), options, 0.0)
     end = time.process_time()
     instances = executable.ranks // executable.representatives
     moved = np.isin(trace.queue, trace.queues_of(DmaQueue))

@@ -31,6 +31,7 @@ class Flow:
     packet: int
     left: Number  # 1e-6 bytes
     done: Callable[[int], None]  # called with the time when the last byte is there
+    is_relayed: bool = False  # reduced in memory before the network sends it
     rate: Number = 0  # MB/s, that is 1e-6 bytes in a picosecond
     end: int = 0
 
@@ -56,9 +57,19 @@ class Network:
     def rounded(self, rate: Number) -> Number:
         return rate if self.is_exact else rate // 1
 
-    def alone(self, uses: Mapping[Part, int]) -> Number:
-        """The rate of a flow that has all its parts to itself."""
-        rates = [self.rounded(Fraction(self.capacity[part]) / n) for part, n in uses.items()]
+    def alone(self, uses: Mapping[Part, int], is_relayed: bool = False) -> Number:
+        """The rate of a flow that has all its parts to itself.
+
+        What is relayed takes the time of its reduction and then that of the network.
+        """
+        if is_relayed:
+            sides = (
+                self.alone({part: n for part, n in uses.items() if _is_network(part) is side})
+                for side in (False, True)
+            )
+            rates = [self.rounded(1 / sum(1 / Fraction(rate) for rate in sides))]
+        else:
+            rates = [self.rounded(Fraction(self.capacity[part]) / n) for part, n in uses.items()]
         return rates and max(min(rates), 0 if self.is_exact else 1)
 
     def advance(self, now: int) -> None:
@@ -90,15 +101,20 @@ class Network:
         while left:
             least, tightest = _least_share(spare, left.values())
             offered = {number: self.rounded(least * flow.packet) for number, flow in left.items()}
-            content = [n for n, flow in left.items() if self.alone(flow.uses) <= offered[n]]
+            alone = {n: self.alone(flow.uses, flow.is_relayed) for n, flow in left.items()}
+            content = [n for n in left if alone[n] <= offered[n]]
             fixed = content or [n for n, flow in left.items() if tightest & flow.uses.keys()]
             for number in fixed:
                 flow = left.pop(number)
-                rate = self.alone(flow.uses) if content else offered[number]
+                rate = alone[number] if content else offered[number]
                 rates[number] = rate if self.is_exact else max(1, rate)
                 for part, times in flow.uses.items():
                     spare[part] = max(Fraction(0), spare[part] - times * rates[number])
         return [rates[number] for number in range(len(self.flows))]
+
+
+def _is_network(part: Part) -> bool:
+    return isinstance(part, tuple) and part[0] in ("adapter", "pair")
 
 
 def _least_share(
@@ -114,8 +130,19 @@ def _least_share(
 
 
 def capacities(parts: Parts, is_exact: bool) -> dict[Part, Number]:
-    """MB/s of every part, and of all DMA engines of a rank together ("all", rank)."""
+    """MB/s of every part, and of all DMA engines of a rank together ("all", rank).
+
+    Adapters ("adapter", number, direction) and what a rank's connections carry ("pair", rank,
+    direction) are taken from the topology.
+    """
     rates: dict[Part, int] = dict(enumerate(parts.rates.tolist()))
+    if (efa := parts.routes.topology.efa) is not None:
+        for way in ("out", "in"):
+            for number in range(efa.adapters * parts.routes.topology.nodes):
+                rates["adapter", number, way] = efa.adapter_bandwidth_bytes_per_s
+            for rank in range(parts.ranks):
+                limit = efa.queue_pair_bandwidth_bytes_per_s or efa.adapter_bandwidth_bytes_per_s
+                rates["pair", rank, way] = limit
     channels = parts.rates[parts.span(PartKind.DMA)].reshape(parts.ranks, -1).sum(axis=1)
     rates |= {("all", rank): rate for rank, rate in enumerate(channels.tolist())}
     if is_exact:
@@ -164,6 +191,8 @@ def transfer_uses(
     passes = max(1, passes, len(ends.peers))
     uses[int(parts.dma(np.array(rank), queue.stream, queue.lane))] += passes
     uses["all", rank] += passes
+    if is_relayed(executable, queue, where):
+        uses[int(parts.stack[rank])] += 2
     for owner in ends.owners:
         uses[int(parts.stack[owner])] += 1
         if owner != rank:
@@ -183,8 +212,19 @@ def _way(executable: Executable, parts: Parts, rank: int, peer: int) -> Iterable
     if kind is Transport.NEURONLINK:
         return executable.routes.links(rank, peer)
     if kind is Transport.EFA:
-        return [int(one) for one in parts.adapters(np.array(rank), np.array(peer))]
+        chips = executable.topology.efa.chips_per_adapter
+        out, into = (int(executable.placement.chip[one]) // chips for one in (rank, peer))
+        pairs = ("pair", rank, "out"), ("pair", peer, "in")
+        return ("adapter", out, "out"), ("adapter", into, "in"), *pairs
     return ()
+
+
+def is_relayed(executable: Executable, queue: DmaQueue, where: tuple[int, int]) -> bool:
+    """Whether a row of a ring reduces what goes to another instance."""
+    row, rank = where
+    peers = Ends.of(queue, row, rank).peers
+    crosses = any(transport(executable, rank, peer) is Transport.EFA for peer in peers)
+    return crosses and queue.opcode[row] == DmaOpcode.REDUCE
 
 
 def engine_uses(parts: Parts, rank: int) -> Mapping[Part, int]:

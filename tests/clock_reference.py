@@ -38,6 +38,7 @@ from tests.clock_flows import (
     capacities,
     engine_uses,
     instruction_costs,
+    is_relayed,
     transfer_uses,
     transport,
 )
@@ -305,6 +306,8 @@ class _Ring:
         self.turn = self.free = self.moved = 0
         self.is_busy = False
         self.last: tuple[int, int, int] | None = None
+        self.sent: tuple[int, int, int] | None = None  # the last message over EFA
+        self.arrived = 0
 
     def look(self) -> None:
         """Begin the next transfer when the tail has passed it."""
@@ -320,13 +323,25 @@ class _Ring:
 
     def _begin(self, start: int, cause: tuple[int, int, int] | None, reason: Reason) -> None:
         clock, row = self.clock, self.pushed[self.turn]
+        # one message at a time to a peer of another instance: all that a round sends it
+        peers = Ends.of(self.queue, row, self.rank).peers
+        far = [
+            peer for peer in peers if transport(clock.executable, self.rank, peer) is Transport.EFA
+        ]
+        which = int(self.queue.placeholder[row]), int(self.queue.round[row])
+        message = (far[0], *which) if far else None
+        follows = far and self.sent and self.sent[0] == far[0] and self.sent != message
+        if follows and self.arrived > start:
+            start, cause, reason = self.arrived, self.last, Reason.RING
+        self.sent = message
         size = _cell(self.queue.size_bytes, row, self.rank)
         count = int(descriptors(np.array(size)))
         lead, latency = self._delays(row)
         # the engines of a ring move the bytes of one run after those of the one before
         begin = max(start + lead + count * clock.model.descriptor_ps, self.moved)
         uses = transfer_uses(clock.executable, clock.parts, self.queue, (row, self.rank))
-        alone = _alone_ps(clock, uses, size)
+        relayed = is_relayed(clock.executable, self.queue, (row, self.rank))
+        alone = _alone_ps(clock, uses, size, relayed)
 
         def done(moved: int) -> None:
             end = moved + latency
@@ -336,11 +351,12 @@ class _Ring:
 
         self.is_busy = True
         packet = clock.executable.topology.cc.packet_bytes
-        clock.flow(begin, Flow(uses, packet, size * 10**6, done))
+        clock.flow(begin, Flow(uses, packet, size * 10**6, done, relayed))
 
     def _complete(self, made: Performed, free: int) -> None:
         self.clock.performed.append(made)
         self.last, self.free, self.moved = made.key, free, self.clock.now
+        self.arrived = made.end
         self.turn, self.is_busy = self.turn + 1, False
         for number, post in enumerate(self.queue.sync.posts):
             to, sem = (_cell(one, made.row, self.rank) for one in (post.rank, post.sem))
@@ -377,5 +393,7 @@ def _cell(column: np.ndarray, row: int, rank: int) -> int:
     return int(column[row, rank if column.shape[1] > 1 else 0])
 
 
-def _alone_ps(clock: Reference, uses: Mapping[Part, int], size: int) -> int:
-    return -(-size * 10**6 // clock.network.alone(uses)) if size else 0
+def _alone_ps(
+    clock: Reference, uses: Mapping[Part, int], size: int, is_relayed: bool = False
+) -> int:
+    return -(-size * 10**6 // clock.network.alone(uses, is_relayed)) if size else 0

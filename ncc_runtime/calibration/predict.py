@@ -102,6 +102,9 @@ class Predictor:
 
     def _choose(self, row: MeasuredRow, overrides: Overrides) -> str:
         prepared, setting = self._prepare(row), self._setting(row, overrides)
+        if row.algorithm:
+            _check_runs(row, prepared.plans)
+            return row.algorithm
         priced = [
             plan if plan.reason else setting.chooser.priced_on(setting.machine, prepared.job, plan)
             for plan in prepared.plans
@@ -157,6 +160,16 @@ class Predictor:
             chooser = chooser_of(prepared.program, placement, {})
             self._settings[cores] = _Setting(placement, chooser, chooser.machine(prepared.job))
         return self._settings[cores]
+
+
+def _check_runs(row: MeasuredRow, plans: tuple[Candidate, ...]) -> None:
+    """InputError unless the row's own algorithm is one of its operator and can run there."""
+    plan = next((plan for plan in plans if plan.name == row.algorithm), None)
+    if plan is None:
+        known = ", ".join(plan.name for plan in plans)
+        raise InputError(f"algorithm {row.algorithm!r} is unknown for {row.op}; known: {known}")
+    if plan.reason:
+        raise InputError(f"algorithm {row.algorithm!r} cannot run: {plan.reason}")
 
 
 @contextmanager

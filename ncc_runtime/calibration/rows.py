@@ -30,6 +30,7 @@ class MeasuredRow:
     size_bytes: int
     time_us: float
     pair: str = ""  # where the two ranks of a sendrecv are, in words
+    algorithm: str = ""  # by which it is predicted; "": what is chosen
     origin: str = attrs.field(default="", eq=False)  # file and number, for errors
 
     @property
@@ -78,6 +79,7 @@ def _row(place: str, row: object) -> MeasuredRow:
         size_bytes=_count(place, row, "size_bytes"),
         time_us=_time(place, row),
         pair=_word(place, row, "pair") if "pair" in row else "",
+        algorithm=_word(place, row, "algorithm") if "algorithm" in row else "",
         origin=place,
     )
     if measured.is_across_dies and ranks != 2:

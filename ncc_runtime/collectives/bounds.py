@@ -118,8 +118,7 @@ def bound_of(parts: Parts, job: Job, groups: Sequence[Members]) -> Bound:
     bounds.append((cut_ps(parts, job, groups, size), PartKind.LINK.value))
     bounds.append((detours_ps(parts, job, groups, size), PartKind.LINK.value))
     if topology.efa is not None and topology.nodes > 1:
-        share = np.bincount(nodes, minlength=topology.nodes)
-        rate = share * topology.rank_efa_bandwidth_bytes_per_s
+        rate = _network_rates(parts, nodes)
         flow = _flow(job, groups, nodes)
         bounds.append(_per_cluster(flow, PartKind.EFA.value, rate, rate))
     bandwidth, passes = max(bounds, key=lambda bound: bound[0])
@@ -208,18 +207,36 @@ def _stacks(parts: Parts, flow: _Flow) -> tuple[int, str]:
 
 
 def _ports(parts: Parts, chips: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What links let out of every chip and into it, and the ranks' shares of adapters, by chip."""
+    """What links let out of every chip and into it, and the adapter of its ranks, by chip."""
     topology = parts.routes.topology
     links = topology.links
     rate = np.where(links.is_down, 0, links.bandwidth_bytes_per_s)
     joined = len(np.unique(nodes)) > 1
-    shares = np.bincount(chips, minlength=topology.chips) * joined
-    efa = shares * topology.rank_efa_bandwidth_bytes_per_s
-    out, into = efa.copy(), efa.copy()
+    efa = _network_rates(parts, chips) * joined
+    out, into = np.zeros(topology.chips, np.int64), np.zeros(topology.chips, np.int64)
+    out[: len(efa)] = into[: len(efa)] = efa
     for amounts, ends in ((out, links.src), (into, links.dst)):
         of_chips = ends < topology.chips  # the others are switches
         np.add.at(amounts, ends[of_chips], rate[of_chips])
     return out, into
+
+
+def _network_rates(parts: Parts, cluster: np.ndarray) -> np.ndarray:
+    """What adapters let out of clusters of ranks, or in, all ranks sending, (clusters,) int64.
+
+    An adapter carries no more than its ranks' ends of queue pairs; (clusters,) zeros without EFA.
+    """
+    topology, count = parts.routes.topology, int(cluster.max()) + 1
+    if topology.efa is None:
+        return np.zeros(count, np.int64)
+    adapter = parts.routes.adapter(np.arange(parts.ranks)).astype(np.int64)
+    pairs, ranks = np.unique(np.stack((cluster, adapter)), axis=1, return_counts=True)
+    rate = np.minimum(
+        ranks * topology.rank_efa_bandwidth_bytes_per_s, topology.efa.adapter_bandwidth_bytes_per_s
+    )
+    total = np.zeros(count, np.int64)
+    np.add.at(total, pairs[0], rate)
+    return total
 
 
 def _latency_ps(parts: Parts, job: Job, groups: Sequence[Members]) -> int:

@@ -69,8 +69,9 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
     spans = [(parts.count, parts.count + parts.ranks)]
     for kind in PartKind:
         first, end = parts.span(kind).start, parts.span(kind).stop
-        # ports and adapters come twice: those of all ranks outwards, then those inwards
-        middle = (first + end) // 2 if kind in (PartKind.CHIP, PartKind.EFA) else end
+        # these come twice: all of them outwards, then all inwards
+        both_ways = (PartKind.CHIP, PartKind.EFA, PartKind.QUEUE_PAIR)
+        middle = (first + end) // 2 if kind in both_ways else end
         spans += [(first, middle), (middle, end)]
     number = np.arange(parts.count + parts.ranks)
     for first, end in spans:

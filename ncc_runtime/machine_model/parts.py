@@ -1,12 +1,18 @@
 """Parts of the machine that transfers share: what the price and the clock charge bytes to.
 
 Every part is an entry of one vector: first the directed links, then the groups of DMA engines of
-every rank, the memory stacks, every rank's ports out of its core and into it on the chip, every
-rank's shares of adapters out and in, every rank's CC-core. A part without a limit runs at
-UNLIMITED. usage.py says which parts a transfer uses.
+every rank, the memory stacks, every rank's ports out of its core and into it on the chip, the
+adapters of all instances out and in, every rank's ends of queue pairs out and in, every rank's
+CC-core. A part without a limit runs at UNLIMITED. usage.py says which parts a transfer uses.
 
 A rank's DMA engines are divided into groups of `cc.engines_per_channel`; the ring of a stream's
 lane runs on one of them.
+
+One connection over EFA does not get all of an adapter, even where nobody else uses it. What is
+measured are two ranks that send to each other alone (`efa.queue_pair_bandwidth_bytes_per_s`), so it
+is not known whether a rank with several peers at a time would get more. A limit of each rank, out
+and in, says what is known with two parts a rank instead of one for each pair; and AWS's proxies let
+a rank talk to one peer at a time where they can (internode-collective-comm.rst, rate control).
 """
 
 import enum
@@ -31,7 +37,12 @@ class PartKind(enum.Enum):
     HBM = "hbm"
     CHIP = "intra_chip"
     EFA = "efa"
+    QUEUE_PAIR = "queue_pair"
     CC_CORE = "cc"
+
+
+NETWORK = (PartKind.EFA, PartKind.QUEUE_PAIR)
+"""What bytes between instances pass."""
 
 
 @attrs.frozen(eq=False)
@@ -63,6 +74,7 @@ class Parts:
     @rates.default
     def _rates_of_parts(self) -> np.ndarray:
         topology, counts = self._topology, self._counts
+        efa = topology.efa
         rates = {
             PartKind.LINK: np.maximum(topology.links.bandwidth_bytes_per_s, 1),
             PartKind.DMA: np.repeat(
@@ -70,7 +82,8 @@ class Parts:
             ),
             PartKind.HBM: topology.hbm.stack_bandwidth_bytes_per_s,
             PartKind.CHIP: topology.rank_chip_bandwidth_bytes_per_s or UNLIMITED,
-            PartKind.EFA: topology.rank_efa_bandwidth_bytes_per_s or UNLIMITED,
+            PartKind.EFA: 0 if efa is None else efa.adapter_bandwidth_bytes_per_s,
+            PartKind.QUEUE_PAIR: 0 if efa is None else efa.queue_pair_bandwidth_bytes_per_s,
             PartKind.CC_CORE: max(1, PS_PER_S // max(1, self.model.cc_instruction_ps)),
         }
         return np.concatenate([np.broadcast_to(rates[kind], counts[kind]) for kind in PartKind])
@@ -82,12 +95,15 @@ class Parts:
     @property
     def _counts(self) -> dict[PartKind, int]:
         topology, both_ways = self._topology, 2 * self.ranks
+        efa = topology.efa
+        has_limit = efa is not None and efa.queue_pair_bandwidth_bytes_per_s > 0
         return {
             PartKind.LINK: len(topology.links),
             PartKind.DMA: self.groups * self.ranks,
             PartKind.HBM: topology.chips * topology.hbm.stacks,
             PartKind.CHIP: both_ways,
-            PartKind.EFA: both_ways,
+            PartKind.EFA: 0 if efa is None else 2 * efa.adapters * topology.nodes,
+            PartKind.QUEUE_PAIR: both_ways if has_limit else 0,
             PartKind.CC_CORE: self.ranks,
         }
 
@@ -132,11 +148,25 @@ class Parts:
         """The ports by which bytes of other cores of the chip reach these ranks."""
         return np.asarray(ranks, np.int64) + (self._first(PartKind.CHIP) + self.ranks)
 
-    def adapters(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The senders' outgoing shares, the receivers' incoming ones."""
-        first = self._first(PartKind.EFA)
+    def network(self, senders: np.ndarray, receivers: np.ndarray) -> tuple[np.ndarray, ...]:
+        """What bytes pass between ranks of different instances: columns of parts.
+
+        The senders' adapters outwards and the receivers' inwards, then the ends of queue pairs,
+        where these have a limit.
+        """
+        first, end = self._spans[PartKind.EFA]
+        out, into = (self.routes.adapter(ranks).astype(np.int64) for ranks in (senders, receivers))
+        passed = (out + first, into + (first + (end - first) // 2))
+        first, end = self._spans[PartKind.QUEUE_PAIR]
+        if first == end:
+            return passed
         out, into = np.asarray(senders, np.int64), np.asarray(receivers, np.int64)
-        return out + first, into + (first + self.ranks)
+        return (*passed, out + first, into + (first + self.ranks))
+
+    @cached_property
+    def network_parts(self) -> np.ndarray:
+        """Adapters and ends of queue pairs, numbers of parts."""
+        return np.concatenate([np.arange(*self._spans[kind]) for kind in NETWORK])
 
     def cc_core(self, ranks: np.ndarray) -> np.ndarray:
         """The CC-cores of ranks."""

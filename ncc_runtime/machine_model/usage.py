@@ -9,8 +9,13 @@ result, so what is read or moved several times counts several times:
     the memory stack of a peer            once, written
     the memory stack of a source          once, read
     chip ports out of and into a core     once, where both ends are different cores of one chip
-    EFA shares, sender's and receiver's   once, where the peer is in another instance
+    adapters, sender's and receiver's     once, where the peer is in another instance
+    ends of the queue pair, likewise      once, where a limit of it is known
     the DMA engines of the ring           `Usage.dma_passes` times
+
+An adapter reads memory and cannot add: what is reduced for another instance is written to the
+sender's own memory first, once, and read from there, once (`Usage.is_relayed`). A ring does one
+after the other, so such a transfer takes as long as both together (assumed).
 
 What differs between the two readers stays with them: the price adds up all ranks of all groups, the
 clock keeps every transfer apart.
@@ -37,6 +42,7 @@ class Usage:
     part: np.ndarray  # (entries,) int64, numbered as in Parts
     times: np.ndarray  # (entries,) int64, how often each byte of the result passes the part
     dma_passes: np.ndarray  # (transfers,) int64, the `times` of the ring's DMA engines
+    is_relayed: np.ndarray  # (transfers,) bool, reduced in memory before an adapter sends it
 
 
 def transfer_usage(
@@ -61,6 +67,7 @@ def transfer_usage(
         used.append(np.asarray(part, np.int64))
 
     writes: np.ndarray = np.zeros(len(ranks), np.int64)
+    is_relayed: np.ndarray = np.zeros(len(ranks), bool)
     for peer in peers:
         active = np.flatnonzero(peer != IDLE)
         src, dst = ranks[active], peer[active]
@@ -73,8 +80,9 @@ def transfer_usage(
         use(active[on_chip], parts.chip_out(src[on_chip]))
         use(active[on_chip], parts.chip_in(dst[on_chip]))
         over_efa = np.flatnonzero(transport == Transport.EFA.code)
-        for share in parts.adapters(src[over_efa], dst[over_efa]):
-            use(active[over_efa], share)
+        for part in parts.network(src[over_efa], dst[over_efa]):
+            use(active[over_efa], part)
+        is_relayed[active[over_efa]] = True
 
     reads: np.ndarray = np.zeros(len(ranks), np.int64)
     for owner in owners:
@@ -89,6 +97,9 @@ def transfer_usage(
     # An engine reads and writes at the same time, so the slower side counts. In a reduction a byte
     # of every source passes the engines as often as the topology file says.
     reads *= np.where(reduces, parts.routes.topology.dma.reduce_passes, 1)
+    is_relayed &= reduces
+    relayed = np.repeat(np.flatnonzero(is_relayed), 2)
+    use(relayed, parts.stack[ranks[relayed]])
     dma_passes = np.maximum(np.maximum(reads, 1), writes)
     single = [np.ones(len(column), np.int64) for column in transfers]
     use(np.arange(len(ranks)), parts.dma(ranks, stream, lane))
@@ -97,6 +108,7 @@ def transfer_usage(
         np.concatenate(used),
         np.concatenate([*single, dma_passes]),
         dma_passes,
+        is_relayed,
     )
 
 

@@ -26,6 +26,7 @@ _WORDS = {
     PartKind.HBM: "memory",
     PartKind.DMA: "DMA engines",
     PartKind.EFA: "adapter",
+    PartKind.QUEUE_PAIR: "queue pair",
 }
 
 

@@ -11,13 +11,13 @@ from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.instances import part_classes
-from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.machine_model.parts import NETWORK, PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.machine_model.usage import transfer_usage
 from ncc_runtime.neff.isa import ENGINES
 from ncc_runtime.report.row_texts import program_of
 
-SHARED = (PartKind.LINK, PartKind.HBM, PartKind.DMA, PartKind.EFA)
+SHARED = (PartKind.LINK, PartKind.HBM, PartKind.DMA, *NETWORK)
 """The kinds of parts that reports name."""
 
 
@@ -25,7 +25,7 @@ SHARED = (PartKind.LINK, PartKind.HBM, PartKind.DMA, PartKind.EFA)
 class PartUse:
     """One part of the machine, over the whole run."""
 
-    name: str  # `c0.E`, `c0.hbm1`, `r3.dma0`, `r3.efa out`
+    name: str  # `c0.E`, `c0.hbm1`, `r3.dma0`, `n0.efa1 out`, `r3.efa out` of a queue pair
     bytes: int  # that passed, those that pass twice counted twice
     rate_bytes_per_s: int
     share: float  # of what it could have passed
@@ -126,6 +126,11 @@ def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
         chip, stack = divmod(at, topology.hbm.stacks)
         return f"c{chip}.hbm{stack}"
     if kind is PartKind.EFA:
+        assert topology.efa is not None, "it has adapters"
+        inward, adapter = divmod(at, topology.efa.adapters * topology.nodes)
+        node, number = divmod(adapter, topology.efa.adapters)
+        return f"n{node}.efa{number} {'in' if inward else 'out'}"
+    if kind is PartKind.QUEUE_PAIR:
         inward, rank = divmod(at, executable.ranks)
         return f"r{rank}.efa {'in' if inward else 'out'}"
     rank, group = divmod(at, parts.groups)

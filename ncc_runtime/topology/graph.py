@@ -118,7 +118,8 @@ class Efa:
 
     adapters: int
     chips_per_adapter: int
-    adapter_bandwidth_bytes_per_s: int
+    adapter_bandwidth_bytes_per_s: int  # in each direction
+    queue_pair_bandwidth_bytes_per_s: int  # likewise, of one rank; 0: no limit is known
     latency_ps: int
 
 
@@ -292,11 +293,11 @@ class Topology:
 
     @property
     def rank_efa_bandwidth_bytes_per_s(self) -> int:
-        """A rank's share of its adapter when every rank uses it; 0 without EFA."""
+        """What a rank gets of its adapter if no other uses it; 0 without EFA."""
         if self.efa is None:
             return 0
-        sharing = self.efa.chips_per_adapter * self.ranks_per_chip
-        return max(1, self.efa.adapter_bandwidth_bytes_per_s // sharing)
+        adapter = self.efa.adapter_bandwidth_bytes_per_s
+        return min(adapter, self.efa.queue_pair_bandwidth_bytes_per_s or adapter)
 
     @property
     def active_faults(self) -> tuple[ActiveFault, ...]:
@@ -539,6 +540,7 @@ def _efa(spec: Spec) -> Efa | None:
         adapters=adapters,
         chips_per_adapter=chips // adapters,
         adapter_bandwidth_bytes_per_s=spec.number("efa.adapter_bandwidth_bytes_per_s"),
+        queue_pair_bandwidth_bytes_per_s=spec.number_or("efa.queue_pair_bandwidth_bytes_per_s", 0),
         latency_ps=spec.number("efa.latency_ps"),
     )
 

@@ -118,7 +118,8 @@ class Routes:
         """The slowest part of each route for one copy, nothing else running, int64.
 
         Bounded by the sender's DMA engines of one channel and the memory stacks, then by the
-        slowest link, the ports of the cores to the fabric of their chip, or the shares of adapters.
+        slowest link, the ports of the cores to the fabric of their chip, or adapters and queue
+        pairs.
         """
         codes = self.transport(src, dst)
         _, table, pair = self._pairs(src, dst)

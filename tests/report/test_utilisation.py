@@ -51,7 +51,9 @@ def test_between_instances_adapters_are_used_and_no_link():
     executable = lower(program, place_on(PlaceOptions("trn1.32xlarge", nodes=2), 2), {})
     use = utilisation(simple(executable)).parts
     assert use[PartKind.LINK] == ()
-    assert {part.name for part in use[PartKind.EFA]} == {
+    both_ways = {f"n{node}.efa0 {way}" for node in (0, 1) for way in ("in", "out")}
+    assert {part.name for part in use[PartKind.EFA]} == both_ways
+    assert {part.name for part in use[PartKind.QUEUE_PAIR]} == {
         "r0.efa out",
         "r0.efa in",
         "r1.efa out",

@@ -21,6 +21,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_rows.json"
+TWO_INSTANCES = PUBLISHED.with_name("two_instance_rows.json")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "timing.md"
 
 ROW: dict[str, Any] = {
@@ -136,6 +137,11 @@ def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
         ({"ranks": 33}, "row 0: 33 ranks do not fit on 1 trn1.32xlarge"),
         ({"lnc": 2}, "row 0: trn1.32xlarge runs at lnc 1, not 2"),
         ({"size_bytes": 1 << 50}, "row 0: all_reduce.0: all-reduce cannot run by ring: "),
+        (
+            {"algorithm": "rings"},
+            "row 0: algorithm 'rings' is unknown for all_reduce; known: ring, ",
+        ),
+        ({"algorithm": "hier.ring.ring"}, "cannot run: "),
     ],
 )
 def test_a_row_that_cannot_be_placed_is_one_line_that_names_it(
@@ -158,6 +164,14 @@ def test_a_way_between_dies_is_paid_by_the_handshake_and_by_the_data() -> None:
     across = attrs.evolve(SENDRECV, pair="cross die pair")
     apart = predictor.predict_us(across, constants) - predictor.predict_us(SENDRECV, constants)
     assert apart == pytest.approx(3.0)
+
+
+def test_rows_of_two_instances_are_within_a_quarter() -> None:
+    rows = read_rows(str(TWO_INSTANCES))
+    found = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
+    errors = {(one.row.table, one.row.size_bytes): one.percent for one in found.rows}
+    assert len(errors) == 14
+    assert all(abs(percent) < 25 for percent in errors.values()), errors
 
 
 def test_a_later_start_delays_a_prediction_by_as_much() -> None:

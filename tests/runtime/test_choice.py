@@ -11,6 +11,7 @@ from ncc_runtime.collectives.bounds import Bound, bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Choice, Chooser
 from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.errors import LoweringError
+from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind
@@ -21,6 +22,7 @@ from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report.diff import traffic_of
 from ncc_runtime.report.explain import explained, links_of, touched, why
 from ncc_runtime.runtime import load_on
+from ncc_runtime.topology.routes import Transport
 from tests.programs import collective_program
 
 MB = 1 << 20
@@ -51,6 +53,11 @@ def memory_bytes(executable: Executable) -> int:
             touches = (queue.sources != IDLE).sum(axis=2) + 1
             if queue.second_peer is not None:
                 touches = touches + (queue.second_peer != IDLE)
+            # what is reduced for another instance is written to memory first and read from there
+            rank = np.broadcast_to(np.arange(executable.ranks), queue.peer.shape)
+            peer = np.where(queue.peer == IDLE, rank, queue.peer)
+            crosses = executable.routes.transport(rank, peer) == Transport.EFA.code
+            touches = touches + 2 * (crosses & (queue.opcode == DmaOpcode.REDUCE)[:, None])
             total += int((touches * queue.size_bytes)[queue.peer != IDLE].sum())
     return total
 

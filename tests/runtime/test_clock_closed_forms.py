@@ -1,5 +1,7 @@
 """Times that can be worked out by hand, to the picosecond: transfers, rings, trees, shared ways."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,7 @@ def up(amount: int, rate: int) -> int:
             {"placement": "spread"},
             1_300_000 + 100_000 + 2 * 50_000 + 16 * 4_000 + MIB * 1000 // 128,
         ),
-        ({"nodes": 2}, 15_000_000 + 16 * 4_000 + MIB * MICRO // 6_250),
+        ({"nodes": 2}, 15_000_000 + 16 * 4_000 + up(MIB * MICRO, 19_300)),
     ],
     ids=["intra-chip", "NeuronLink", "EFA"],
 )
@@ -216,6 +218,56 @@ def test_three_links_in_a_line_are_shared_as_the_textbook_says(tmp_path):
         found.add(tuple(sorted(rates)))
     third = LINK // 3
     assert (third, third, third, LINK - third, LINK - third) in found
+
+
+ONE_ADAPTER = """chips.count = 2
+fabric.shape = "line"
+fabric.dims = [2]
+efa.adapters = 1"""
+
+
+@pytest.mark.parametrize(("senders", "rate"), [(1, 19_300), (2, 12_500), (5, 5_000), (8, 3_125)])
+def test_ranks_share_their_adapter_and_one_alone_has_what_its_queue_pair_carries(
+    tmp_path, senders, rate
+):
+    pairs = [(rank, 8 + rank) for rank in range(senders)]
+    executable = permute(pairs, 8 * MIB, 16, topology_file(tmp_path, ONE_ADAPTER), nodes=2)
+    _, reference = agreed(executable)
+    found = {
+        tuple(int(rate) for flow, rate in instant.rates if ("adapter", 0, "out") in flow.uses)
+        for instant in reference.network.instants
+    }
+    assert (rate,) * senders in found
+    assert {rates for rates in found if len(rates) == senders} == {(rate,) * senders}
+
+
+def test_what_two_instances_send_to_one_shares_the_way_in(tmp_path):
+    executable = permute(
+        [(0, 16), (8, 17)], 8 * MIB, 24, topology_file(tmp_path, ONE_ADAPTER), nodes=3
+    )
+    _, reference = agreed(executable)
+    both = max(
+        sum(int(rate) for flow, rate in instant.rates if ("adapter", 2, "in") in flow.uses)
+        for instant in reference.network.instants
+    )
+    assert both == 25_000
+
+
+def test_over_efa_a_sum_is_reduced_first_and_a_message_waits_until_the_last_has_arrived():
+    """Two chips of two ranks, a ring of four: ranks 1 and 3 send to the other instance."""
+    executable = collective(
+        CollectiveOp.REDUCE_SCATTER, "ring", 4, 4 * MIB, topology="trn1", nodes=2
+    )
+    trace, _ = agreed(executable)
+    sent = [one for one in transfers(trace, 1) if one[0] == 2]
+    size, descriptors = 4 * MIB, 64 * 4_000
+    wire, reduction = 9_700, 68_000 // (2 * 2)
+    rates = [wire, *2 * [wire * reduction // (wire + reduction)]]
+    assert [end - start for _, _, start, end in sent] == [
+        15_000_000 + descriptors + up(size * MICRO, rate) for rate in rates
+    ]
+    for (*_, arrived), (_, _, start, _) in itertools.pairwise(sent):
+        assert start >= arrived
 
 
 BUSY = """HloModule m, replica_count=1

@@ -24,7 +24,7 @@ def check_shares(reference: Reference) -> None:
         assert all(rate <= network.capacity[part] for part, rate in instant.used.items())
         full = {part for part, rate in instant.used.items() if rate == network.capacity[part]}
         for flow, rate in instant.rates:
-            assert rate == network.alone(flow.uses) or full & flow.uses.keys()
+            assert rate == network.alone(flow.uses, flow.is_relayed) or full & flow.uses.keys()
 
 
 @given(executable=placed_collectives())

@@ -92,8 +92,23 @@ def test_streams_and_lanes_take_the_groups_in_turn() -> None:
 
 def test_parts_of_which_no_limit_is_known_are_unlimited() -> None:
     parts = parts_of(build("trn2.3xlarge"), 4)
-    for kind in (PartKind.CHIP, PartKind.EFA):
-        assert set(parts.rates[parts.span(kind)]) == {UNLIMITED}
+    assert set(parts.rates[parts.span(PartKind.CHIP)]) == {UNLIMITED}
+    for kind in (PartKind.EFA, PartKind.QUEUE_PAIR):
+        assert len(parts.rates[parts.span(kind)]) == 0
+
+
+def test_every_instance_has_its_adapters_both_ways_and_every_rank_an_end() -> None:
+    parts = parts_of(build("trn1.32xlarge", 2), 64)
+    assert parts.rates[parts.span(PartKind.EFA)].tolist() == 32 * [12_500_000_000]
+    assert parts.rates[parts.span(PartKind.QUEUE_PAIR)].tolist() == 128 * [9_700_000_000]
+    adapters, pairs = (parts.span(kind).start for kind in (PartKind.EFA, PartKind.QUEUE_PAIR))
+    passed = [part.tolist() for part in parts.network(np.array([3, 4]), np.array([32, 63]))]
+    assert passed == [
+        [adapters, adapters + 1],  # chips 1 and 2 of two ranks, two chips an adapter
+        [adapters + 16 + 8, adapters + 16 + 15],
+        [pairs + 3, pairs + 4],
+        [pairs + 64 + 32, pairs + 64 + 63],
+    ]
 
 
 def test_a_rank_of_two_cores_has_the_ways_of_both(tmp_path: Path) -> None:

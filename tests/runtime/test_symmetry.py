@@ -313,7 +313,8 @@ def test_the_report_is_that_of_all_ranks(name, tmp_path):
         if kind != "engines":  # busiest first: of equal ones those of the first instance
             share = [part["share"] for part in parts]
             found = [part["share"] for part in folded["timeline"]["utilisation"][kind]]
-            assert found == share[: len(found)]
+            share = share[::4]
+            assert found[: len(share)] == share
     for report in reports:
         report["timeline"].pop("utilisation")
     assert whole == folded

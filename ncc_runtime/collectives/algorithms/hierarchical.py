@@ -67,10 +67,15 @@ class Hierarchical:
         return f"hier.{self.inside}.{self.between}"
 
     def arrange(self, layout: GroupLayout) -> Hierarchy:
-        """UnsuitedError unless several instances hold as many members each, placed alike."""
+        """UnsuitedError unless several instances hold as many members each, placed alike.
+
+        Of one rank an instance AWS has ring, mesh and RDH (internode-collective-comm.rst).
+        """
         nodes = layout.by_node()
         if len(nodes) == 1:
             raise UnsuitedError("all its members are on one instance")
+        if len(nodes) == layout.members:
+            raise UnsuitedError("an instance holds one of its members")
         if len({len(members) for members in nodes}) > 1:
             raise UnsuitedError("its instances hold different numbers of members")
         arranged = layout.arranged_by_instance(INSIDE[self.inside].arrange)

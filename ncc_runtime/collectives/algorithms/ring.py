@@ -8,19 +8,24 @@ Several cycles that share no link carry a slice of every chunk each, in a DMA ri
 them, where it reduces, chunks of some size go in two halves, so that one is reduced while the other
 is under way.
 
+On several instances every cycle is a chain through each of them, joined over EFA, and there are as
+many cycles as a group has adapters in an instance, each of which enters and leaves by another one.
+Chunks go whole there: each of two halves would wait a latency of EFA for the other.
+
 Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order, cycles over mutually exclusive
-wires, two slices); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC 2009
-(2(P-1)/P of the buffer per member).
+wires, two slices), internode-collective-comm.rst (open chains, several cycles so that all adapters
+work, each at a different chip); Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", JPDC
+2009 (2(P-1)/P of the buffer per member).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import attrs
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import GroupLayout
-from ncc_runtime.collectives.plan import Job, Location, Plan, Round, Space, Transfer
+from ncc_runtime.collectives.layout import GroupLayout, Members
+from ncc_runtime.collectives.plan import LANES, Job, Location, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 
 SLOTS = 2
@@ -30,22 +35,84 @@ SLICED_BYTES = 2 * 64 * 1024
 """Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
 
 
-def arrange(layout: GroupLayout) -> Arrangement:
-    """Rings over the cycles of the links; where there are none, one in the group's order.
+ACROSS = "across instances"
+"""The form of an arrangement of chains joined over EFA."""
 
-    On several instances the chains of the instances are joined one after another.
-    """
-    cycles = layout.arranged_by_instance(GroupLayout.chip_cycles)
-    rings = [
-        [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
-        for members, inside in zip(layout.by_node(), cycles, strict=True)
-    ]
-    channels = min(len(orders) for orders in rings)
+BUDGET = 20_000
+"""Steps of the search for chains at different adapters before it takes the most it found."""
+
+
+def arrange(layout: GroupLayout) -> Arrangement:
+    """Rings over the cycles of the links; where there are none, one in the group's order."""
+    if len(layout.by_node()) > 1:
+        return _over_instances(layout)
+    cycles = layout.chip_cycles()
+    rings = tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles)
+    return Arrangement(rings or (tuple(range(layout.members)),))
+
+
+def _over_instances(layout: GroupLayout) -> Arrangement:
+    """Chains through every instance, joined in the order of the instances."""
+    chains = layout.arranged_by_instance(_chains)
+    channels = min(map(len, chains))
     return Arrangement(
         tuple(
-            tuple(member for orders in rings for member in orders[channel])
+            tuple(
+                members[k]
+                for members, inside in zip(layout.by_node(), chains, strict=True)
+                for k in inside[channel]
+            )
             for channel in range(channels)
-        )
+        ),
+        form=ACROSS,
+    )
+
+
+def _chains(inside: GroupLayout) -> tuple[Members, ...]:
+    """Chains through all members of an instance that enter, and leave, by different adapters.
+
+    Each is a cycle of its chips cut open, where there is none the chips in the group's order. Every
+    cycle is cut as often as any other, so that links share the chains.
+    """
+    cycles = inside.chip_cycles() or (inside.by_chip(),)
+    efa = inside.placement.topology.efa
+    assert efa is not None, "a group is on several instances"
+    adapters = [
+        [inside.seats[cluster[0]].chip // efa.chips_per_adapter for cluster in cycle]
+        for cycle in cycles
+    ]
+    most = min(LANES, len(set(adapters[0])))
+    cuts: list[int] = []  # channel k enters cycle k % len(cycles) at this cluster
+
+    def free_cuts() -> Iterator[int]:
+        """Where the next cycle can be cut, given the cuts so far."""
+        used = [(adapters[k % len(cycles)], cut) for k, cut in enumerate(cuts)]
+        entered = {cycle[cut] for cycle, cut in used}
+        left = {cycle[cut - 1] for cycle, cut in used}
+        cycle = adapters[len(cuts) % len(cycles)]
+        free = [
+            cycle[cut] not in entered and cycle[cut - 1] not in left for cut in range(len(cycle))
+        ]
+        return iter([cut for cut, is_free in enumerate(free) if is_free])
+
+    best: list[int] = []
+    choices = [free_cuts()]
+    for _ in range(BUDGET):  # depth first
+        cut = next(choices[-1], None)
+        if cut is None:
+            choices.pop()
+            if not choices:
+                break
+            cuts.pop()
+            continue
+        cuts.append(cut)
+        best = max(best, cuts[:], key=len)
+        if len(cuts) == most:
+            break
+        choices.append(free_cuts())
+    ends = ((cycles[k % len(cycles)], cut) for k, cut in enumerate(best))
+    return tuple(
+        tuple(k for cluster in cycle[cut:] + cycle[:cut] for k in cluster) for cycle, cut in ends
     )
 
 
@@ -177,6 +244,8 @@ def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[Ring]:
 
 def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
     """Slices of a chunk on each cycle: two from some size on, else one."""
+    if arrangement.form == ACROSS:
+        return 1
     cycles, members = len(arrangement.orders), len(arrangement.orders[0])
     largest = max((-(-count // members) for count in elements), default=0)
     share_bytes = largest * job.buffers.element_bytes // cycles

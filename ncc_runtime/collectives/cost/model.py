@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.collectives.plan import IDLE, Transfer
 from ncc_runtime.collectives.symmetry import RepresentativeParts
 from ncc_runtime.machine_model.instances import FirstParts
-from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.machine_model.parts import NETWORK, PartKind, Parts
 from ncc_runtime.machine_model.timing import duration_ps
 from ncc_runtime.machine_model.usage import (
     completion_ps,
@@ -38,6 +38,7 @@ class TransferLoad:
     times: np.ndarray  # (n,) how often
     unit: np.ndarray  # (parts,) int64, of one byte at every active member
     rows: np.ndarray  # (parts,) int64, instructions of CC-cores
+    is_relayed: bool  # some are reduced in memory before an adapter sends them
     latency_ps: int  # until the slowest first byte is seen: fetch, DMA start, route, semaphore
     average_latency_ps: int  # the same over an average route
     grant_ps: int  # the slowest signal that a target is free, or that a source's data is there
@@ -135,6 +136,7 @@ class TransferLoads:
             times=usage.times,
             unit=np.bincount(part, usage.times, count).astype(np.int64),
             rows=np.bincount(cores, minlength=count).astype(np.int64),
+            is_relayed=bool(usage.is_relayed.any()),
             latency_ps=latency_ps + fetch_ps,
             average_latency_ps=average_ps + fetch_ps,
             grant_ps=grant_ps,
@@ -189,6 +191,13 @@ class PricingModel:
         rows = self.vector.span(PartKind.CC_CORE)
         times[rows] = -(-times[rows] // self.cc_cores)
         return times
+
+    def relayed_ps(self, amounts: np.ndarray) -> int:
+        """What amounts take that the network passes on when all else is done with them."""
+        network = np.zeros_like(amounts)
+        for kind in NETWORK:
+            network[self.vector.span(kind)] = amounts[self.vector.span(kind)]
+        return self.busiest(network)[0] + self.busiest(amounts - network)[0]
 
     def busiest(self, amounts: np.ndarray) -> tuple[int, PartKind]:
         """The longest of these times, and the kind of its part.

@@ -6,7 +6,9 @@ and for bytes the busiest part of the machine. Four ideas:
 1. A *round cost* is what one round of one strand takes: a fixed latency, that of the slowest first
    byte, and the time of the busiest part for the bytes of all groups. Transfers of one DMA ring go
    one after another. Where everybody passes on what the round before brought, over the same peers,
-   a piece visits all members, so its latency counts as an average one, not as the slowest.
+   a piece visits all members, so its latency counts as an average one, not as the slowest; but not
+   over EFA, where the message of a round waits until that of the last one to the same peer has
+   arrived. What is reduced for another instance is reduced first and then sent, so both times count.
 2. *Strands side by side* overlap. Their bytes add up on the parts that they share. But k strands
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
    begins k - 1 turns late.
@@ -33,7 +35,7 @@ import numpy as np
 
 from ncc_runtime.collectives.cost.model import Groups, PricingModel, TransferLoad
 from ncc_runtime.collectives.plan import IDLE, Plan, Round, Transfer
-from ncc_runtime.machine_model.parts import PartKind
+from ncc_runtime.machine_model.parts import NETWORK, PartKind
 
 
 @attrs.frozen(eq=False)
@@ -210,12 +212,17 @@ class RoundCosts:
         ]
         # rings work side by side, but the CC-core advances one after another
         fixed = len(by_lane) * self._machine.row_ps + self._machine.parts.model.semaphore_local_ps
+        relayed_ps = [
+            self._machine.relayed_ps(amounts)
+            for (load, _), amounts in zip(sized, amounts_of, strict=True)
+            if load.is_relayed
+        ]
         return RoundCost(
             latency_ps=fixed + max(load.latency_ps for load, _ in sized),
             average_latency_ps=fixed + max(load.average_latency_ps for load, _ in sized),
             grant_ps=max(load.grant_ps for load, _ in sized),
             release_ps=max(load.release_ps for load, _ in sized),
-            busy_ps=max((busy_ps, *serial_ps)),
+            busy_ps=max((busy_ps, *serial_ps, *relayed_ps)),
             kind=kind,
             amounts=total,
             crosses=bool(total[self._machine.vector.span(PartKind.EFA)].any()),
@@ -224,7 +231,7 @@ class RoundCosts:
     def side_by_side(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
         """The costs of strands that run at the same time, and how late the last of them begins.
 
-        Where k strands share a link, adapter or DMA group, they take turns.
+        Where k strands share a link, adapter, queue pair or DMA group, they take turns.
         """
         if len(costs) < 2:
             return costs, ChainTime()
@@ -236,7 +243,7 @@ class RoundCosts:
     def _sharing(self, costs: Sequence[RoundCost]) -> tuple[Sequence[RoundCost], ChainTime]:
         amounts = np.array([cost.amounts for cost in costs])
         span = self._machine.vector.span
-        shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, PartKind.EFA))]
+        shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, *NETWORK))]
         sharers = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
         together_ps, kind = self._machine.busiest(amounts.sum(axis=0))
         turn_ps = together_ps // sharers
@@ -446,7 +453,8 @@ class PlanRun:
         begin = latest(after, ChainTime(cost.grant_ps)).later(waits * self._machine.row_ps)
 
         peers = tuple(move.peer.tobytes() for move in moves)
-        if self._peers.get(strand) == peers and all(_passes_on(move) for move in moves):
+        is_pipeline = self._peers.get(strand) == peers and all(map(_passes_on, moves))
+        if is_pipeline and not cost.crosses:
             cost = attrs.evolve(cost, latency_ps=cost.average_latency_ps)
         self._peers[strand] = peers
         end = begin.then(cost.chain)

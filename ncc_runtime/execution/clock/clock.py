@@ -199,7 +199,7 @@ def machine_of(
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     queues = len(executable.queues)
     process = empty("process", queues * ranks)
-    for field in ("last", "route", "end", "next", "place"):
+    for field in ("last", "route", "end", "next", "place", "pair"):
         process[field] = NONE
     process["free"] = start_ps
     process["percent"] = 100

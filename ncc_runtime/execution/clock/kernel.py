@@ -288,6 +288,11 @@ def _ring(m: ClockState, process: int) -> bool:
     size = m.cells[row.size + queue.size * rank]
     if queue.run_sizes != NONE:
         size = m.cells[m.cells[queue.run_sizes + rank] + it.row]
+    # over EFA, a message to a peer waits until the last one to it has arrived
+    pair = m.route[route].pair
+    if pair != NONE and pair == it.pair and row.message != it.message and it.arrived > it.start:
+        it.start, it.cause, it.reason = it.arrived, it.last, RING_BUSY
+    it.pair, it.message = pair, row.message
     count = -(-max(size, 1) // sizes.descriptor_bytes)
     # its engines move the bytes of one transfer after those of the one before
     begun = max(it.start + m.route[route].lead + count * sizes.descriptor_ps, it.end)
@@ -307,7 +312,7 @@ def _complete_transfer(m: ClockState, process: int) -> bool:
     it.route = NONE
     slowed = it.end - it.begun - it.alone
     _log_event(m, process, row, it.start, it.end + route.latency, it.cause, it.reason, slowed)
-    it.free = it.end - route.lead
+    it.free, it.arrived = it.end - route.lead, it.end + route.latency
     it.row += 1
     consume(m, key, it.row)
     return True

@@ -129,6 +129,8 @@ class ProgramTables:
         costs = self._costs(queue)
         rows["overhead"], rows["work"] = costs.overhead, costs.work
         rows["pushed"] = queue.ring_row if isinstance(queue, CcQueue) else NONE
+        if isinstance(queue, DmaQueue):
+            rows["message"] = queue.placeholder * np.int64(2**32) + queue.round
         route, size = self._moved(number, queue, costs)
         columns = {
             "wait_sem": distinct_rows(sync.wait_sem),

@@ -21,6 +21,7 @@ from ncc_runtime.lowering.executable import IDLE, DmaQueue
 from ncc_runtime.machine_model.instances import part_classes
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.usage import first_byte_ps, transfer_usage
+from ncc_runtime.topology.routes import Transport
 
 MEGA = 10**6
 
@@ -75,6 +76,8 @@ class RouteRecords:
         self._lead: list[np.ndarray] = [_NO]
         self._latency: list[np.ndarray] = [_NO]
         self._packet: list[np.ndarray] = [_NO]
+        self._pair: list[np.ndarray] = [_NO]  # the rank sent to over EFA
+        self._relayed: list[np.ndarray] = [_NO]  # routes
         self._entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [(_NO, _NO, _NO)]
         self._processes: list[np.ndarray] = [_NO]  # of each route, the process that uses it
 
@@ -100,6 +103,12 @@ class RouteRecords:
 
         # a transfer ends when the slower of its peers has it
         other_peer = np.where(second == IDLE, peer, second)
+        over_efa = [
+            parts.routes.transport(rank, to) == Transport.EFA.code for to in (peer, other_peer)
+        ]
+        pair = np.where(over_efa[0], peer, np.where(over_efa[1], other_peer, NONE))
+        relayed = np.flatnonzero(usage.is_relayed)
+        self._relayed.append(self._count + relayed)
         first_byte = np.maximum(
             first_byte_ps(parts, rank, peer), first_byte_ps(parts, rank, other_peer)
         )
@@ -108,9 +117,8 @@ class RouteRecords:
         fetch = parts.routes.latency_ps(owner, reader).max(axis=1, initial=0)
         # bytes flow once the DMA has started; over EFA, too, whose latency contains the start
         lead = np.minimum(first_byte, np.int64(parts.model.dma_start_ps))
-        self._add(
-            rank, number, lead, first_byte - lead + fetch, parts.routes.topology.cc.packet_bytes
-        )
+        packet_bytes = parts.routes.topology.cc.packet_bytes
+        self._add(rank, number, lead, first_byte - lead + fetch, packet_bytes, pair)
         return DistinctRows(column, patterns.index)
 
     def add_engine(self, number: int) -> DistinctRows:
@@ -121,7 +129,8 @@ class RouteRecords:
         self._use(rank, parts.stack[rank], once)
         self._use(rank, self._pool(rank), once)
         column = self._count + rank
-        self._add(rank, number, nothing, nothing, topology.dma.packet_bytes)
+        nobody = np.full(self._ranks, NONE)
+        self._add(rank, number, nothing, nothing, topology.dma.packet_bytes, nobody)
         return DistinctRows(column[None, :], np.zeros(1, np.int64))
 
     def records(self, processes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -135,7 +144,9 @@ class RouteRecords:
 
         routes, part_records = empty("route", self._count), empty("part", len(capacity))
         routes["cap"] = np.iinfo(np.int64).max
-        np.minimum.at(routes["cap"], route, np.maximum(1, capacity[part] // times))
+        rate = np.maximum(1, capacity[part] // times)
+        np.minimum.at(routes["cap"], route, rate)
+        self._slow_relayed(routes["cap"], route, part, rate)
         # one instance is simulated for all symmetric ones: its flows load its own parts with what
         # other instances' flows would load them with
         route, part, times = self._merged(route, self._classes[part], times)
@@ -146,6 +157,7 @@ class RouteRecords:
         uses["part"], uses["times"] = part[keep], times[keep]
         bounds = np.searchsorted(route[keep], np.arange(self._count + 1))
         packet = np.concatenate(self._packet)
+        routes["pair"] = np.concatenate(self._pair)
         routes["lead"] = np.concatenate(self._lead)
         routes["latency"] = np.concatenate(self._latency)
         routes["weight"] = packet // max(1, np.gcd.reduce(packet))
@@ -155,6 +167,20 @@ class RouteRecords:
         routes["is_shared"] = np.diff(bounds) > 0
         part_records["capacity"], part_records["user"] = capacity, NONE
         return routes, uses, part_records
+
+    def _slow_relayed(
+        self, cap: np.ndarray, route: np.ndarray, part: np.ndarray, rate: np.ndarray
+    ) -> None:
+        """What is reduced first and then sent takes as long as both: 1 / (1/a + 1/b), MB/s."""
+        relayed = np.concatenate(self._relayed)
+        if not len(relayed):
+            return
+        in_network = np.isin(part, self._parts.network_parts)
+        rates = np.full((2, len(cap)), np.iinfo(np.int64).max)
+        for side, of_side in zip(rates, (in_network, ~in_network), strict=True):
+            np.minimum.at(side, route[of_side], rate[of_side])
+        one, other = rates[:, relayed]
+        cap[relayed] = np.maximum(1, one * other // (one + other))
 
     def _merged(
         self, route: np.ndarray, part: np.ndarray, times: np.ndarray
@@ -180,12 +206,14 @@ class RouteRecords:
         lead_ps: np.ndarray,
         latency_ps: np.ndarray,
         packet_bytes: int,
+        pair: np.ndarray,
     ) -> None:
         """Number the routes of one queue, one for each of `rank`."""
         self._lead.append(lead_ps)
         self._latency.append(latency_ps)
         self._processes.append(queue * self._ranks + rank)
         self._packet.append(np.full(len(rank), packet_bytes, np.int64))
+        self._pair.append(pair)
         self._count += len(rank)
 
 

@@ -74,8 +74,8 @@ RECORDS = {
         "kind length base wait_sem wait_value size route first_post end_post tail offset run_sizes"
     ),
     # of a row: ps before its work and of it at full speed, offsets of its cells, the row of a ring
-    # that it pushes, its jump
-    "row": _record("overhead work wait_sem wait_value size route pushed jump"),
+    # that it pushes, its jump; of a ring's: the same number for what goes to a peer in one message
+    "row": _record("overhead work wait_sem wait_value size route pushed jump message"),
     # of a post of a queue: the number of its first row in `posted`, strides of its columns
     "post": _record("base rank sem latency"),
     # of a row of a post: offsets of its cells
@@ -84,10 +84,10 @@ RECORDS = {
     "jump": _record("target how trips shift shift_step"),
     # of a jump and rank: decisions taken, and where they begin in `cells` if RECORDED
     "branch": _record("taken first"),
-    # of a route: ps until bytes flow, ps from the last byte until completion, MB/s alone, its
-    # weight where it competes, the level at which it has as much as alone, its uses, whether it may
-    # have to share
-    "route": _record("lead latency cap weight cap_level first_use end_use is_shared"),
+    # of a route: ps until bytes flow, ps from the last byte until completion, the rank sent to if
+    # over EFA, MB/s alone, its weight where it competes, the level at which it has as much as
+    # alone, its uses, whether it may have to share
+    "route": _record("lead latency pair cap weight cap_level first_use end_use is_shared"),
     # of a route and part: how often each byte passes the part
     "use": _record("part times"),
     # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
@@ -100,16 +100,17 @@ RECORDS = {
     # of a flow and part: neighbours in the list of the part; the flow, how often it passes
     "node": _record("next back process times"),
     # of a process: next row (of a ring: rows performed), when it is free, its last event, percent
-    # of its speed; the value it sleeps for, the next sleeper of that semaphore, whether it is in
-    # `todo`; its flow: route, start of the row, begin, time alone and end of the bytes, the row's
-    # end at the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being
-    # worked out, the level at which it got its rate, its new rate, rate, what its route has,
-    # whether bytes flow; its time and place in the heap; lists: of processes to look at, of flows
-    # whose rates are worked out and of those still without, the heap
+    # of its speed; of a ring: the rank that it last sent to over EFA, the message, when it had
+    # arrived; the value it sleeps for, the next sleeper of that semaphore, whether it is in `todo`;
+    # its flow: route, start of the row, begin, time alone and end of the bytes, the row's end at
+    # the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being worked
+    # out, the level at which it got its rate, its new rate, rate, what its route has, whether bytes
+    # flow; its time and place in the heap; lists: of processes to look at, of flows whose rates are
+    # worked out and of those still without, the heap
     "process": _record(
-        "row free last percent awaited next is_todo route start begun alone end floor cause reason "
-        "left since is_affected level new_rate rate weight cap_level cap first_use end_use "
-        "is_moving due place todo affected waiting heap"
+        "row free last percent pair message arrived awaited next is_todo route start begun alone "
+        "end floor cause reason left since is_affected level new_rate rate weight cap_level cap "
+        "first_use end_use is_moving due place todo affected waiting heap"
     ),
     # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue

@@ -569,7 +569,8 @@ def _rank_rows(topology: Topology) -> Iterable[tuple[str, ...]]:
     yield "", f"{topology.rank_dma_engines} DMA engines in {channels}, {rate} in all"
     yield "", f"{_rate(topology.rank_hbm_bandwidth_bytes_per_s)} of HBM"
     if topology.efa is not None:
-        yield "", f"{_rate(topology.rank_efa_bandwidth_bytes_per_s)} of {topology.network}"
+        rate = _rate(topology.rank_efa_bandwidth_bytes_per_s)
+        yield "", f"{rate} of {topology.network}, if alone on its adapter"
 
 
 def _derived_rows(topology: Topology) -> Iterable[tuple[str, ...]]:

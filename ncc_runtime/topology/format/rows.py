@@ -52,12 +52,14 @@ _REQUIRED_KEYS: Mapping[LevelKind, tuple[str, ...]] = {
     LevelKind.CLUSTER: ("adapters", "bandwidth_bytes_per_s", "latency_ps"),
 }
 _OPTIONAL_KEYS: Mapping[LevelKind, tuple[str, ...]] = {
-    LevelKind.SWITCH: ("bandwidth_bytes_per_s", "oversubscription")
+    LevelKind.SWITCH: ("bandwidth_bytes_per_s", "oversubscription"),
+    LevelKind.CLUSTER: ("queue_pair_bandwidth_bytes_per_s",),
 }
 _EFA_KEYS = {
     "adapters": "efa.adapters",
     "bandwidth_bytes_per_s": "efa.adapter_bandwidth_bytes_per_s",
     "latency_ps": "efa.latency_ps",
+    "queue_pair_bandwidth_bytes_per_s": "efa.queue_pair_bandwidth_bytes_per_s",
 }
 
 
@@ -92,7 +94,7 @@ def read_levels(file: TomlFile, rows: Sequence[TomlTable], below: Spec, stated: 
         for key in LEVEL_KEYS
         if key in row and level.kind is not LevelKind.CLUSTER
     }
-    figures |= _network(file, every, rows, stated)
+    figures |= _network(file, every, rows, stated, below)
     if not cluster and "efa.adapters" not in stated and "efa.adapters" not in below.figures:
         figures["efa.adapters"] = Figure(0, "no level is a cluster")
     if levels:
@@ -183,15 +185,24 @@ def _check_names(file: TomlFile, levels: Sequence[LevelRow]) -> None:
 
 
 def _network(
-    file: TomlFile, levels: Sequence[LevelRow], rows: Sequence[TomlTable], stated: Figures
+    file: TomlFile,
+    levels: Sequence[LevelRow],
+    rows: Sequence[TomlTable],
+    stated: Figures,
+    below: Spec,
 ) -> dict[str, Figure]:
-    """The figures of a cluster, as those of adapters."""
+    """The figures of a cluster, as those of adapters; a limit of the base is of its network."""
     if levels[-1].kind is not LevelKind.CLUSTER:
         return {}
     stray = next((key for key in stated if key.startswith("efa.")), "")
     if stray:
         raise file.error(stray, f"the level {levels[-1].name} says it")
-    return {key: figure_of(rows[-1][word]) for word, key in _EFA_KEYS.items()}
+    none = Figure(0, f"no limit, for the level {levels[-1].name} gives none")
+    return {
+        key: figure_of(rows[-1][word]) if word in rows[-1] else none
+        for word, key in _EFA_KEYS.items()
+        if word in rows[-1] or key in below.figures
+    }
 
 
 def _chips(

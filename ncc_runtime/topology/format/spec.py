@@ -144,6 +144,7 @@ _WITH_EFA = {"efa.adapter_bandwidth_bytes_per_s": ValueKind.RATE, "efa.latency_p
 _OPTIONAL = {
     "cc.kangaring_bytes_per_rank": ValueKind.AMOUNT,
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
+    "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
 }
 _WIRING = {
@@ -165,6 +166,7 @@ LEVEL_KEYS: Mapping[str, ValueKind] = MappingProxyType(
         "latency_ps": ValueKind.DELAYS,
         "oversubscription": ValueKind.RATIO,
         "adapters": ValueKind.CHIPS_OR_NONE,
+        "queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     }
 )
 """Figures of a row of `[[level]]`, beside its name, kind and what it joins."""
