@@ -21,7 +21,7 @@ from ncc_runtime.errors import (
     PlacementError,
     PlanError,
 )
-from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.clock.clock import collective_ps, simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
     Inputs,
@@ -138,6 +138,7 @@ class Model:
                         policy=executable.policy,
                         times_only=times_only,
                         ignore_memory=executable.ignores_memory,
+                        clock=collective_ps,
                     )
             self._healthy[times_only] = found
         return self._healthy[times_only]
@@ -455,6 +456,7 @@ def load_on(
         policy=options.policy,
         times_only=options.times_only,
         ignore_memory=options.ignore_memory,
+        clock=collective_ps,
     )
     check_counts(executable)
     of_limits = limit_verdicts(placement, _uses(executable))

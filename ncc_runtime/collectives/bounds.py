@@ -60,15 +60,15 @@ from functools import lru_cache
 import attrs
 import numpy as np
 
-from ncc_runtime.collectives.algorithms.synthesised import is_regular
 from ncc_runtime.collectives.algorithms.variable_size import as_if_full
-from ncc_runtime.collectives.forwarding.link_graph import LinkGraph, link_graph_of
+from ncc_runtime.collectives.forwarding.link_graph import LinkGraph, link_graph_of, torus_grid_of
 from ncc_runtime.collectives.layout import GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, duration_ps
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.placement import Placement
+from ncc_runtime.topology.format.spec import FabricShape
 
 MOST_RATE = 9 * 10**15
 """Bytes a second; `duration_ps` takes no faster rate."""
@@ -305,7 +305,7 @@ def _worst_cut_ps(parts: Parts, op: CollectiveOp, group: Members, size_bytes: in
         graph = link_graph_of(layout)
     except UnsuitedError:
         return 0
-    if is_regular(layout, graph):
+    if _is_regular(layout, graph):
         return 0
     clusters = layout.by_chip()
     members = np.array([len(cluster) for cluster in clusters], np.int64)
@@ -316,6 +316,16 @@ def _worst_cut_ps(parts: Parts, op: CollectiveOp, group: Members, size_bytes: in
             leaving = _leaving(op, int(members[side].sum()), len(group), size_bytes)
             slowest = max(slowest, int(duration_ps(leaving, _rate_out(parts, chips, side))))
     return slowest
+
+
+def _is_regular(layout: GroupLayout, graph: LinkGraph) -> bool:
+    """Whether the chips fill an even torus, or are on a fabric that joins all chips alike."""
+    topology = layout.placement.topology
+    try:
+        return torus_grid_of(layout, graph).has_equal_rates
+    except UnsuitedError:
+        is_drawn = bool(topology.axes) or topology.shape is FabricShape.GRAPH
+        return not is_drawn and not topology.faults
 
 
 def _leaving(op: CollectiveOp, inside: int, members: int, size_bytes: int) -> int:

@@ -219,6 +219,7 @@ class Candidate:
     is_left_out: bool = False  # by the policy, whether or not it could run
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
     least_ps: int | None = None  # a lower bound of the price, where candidates are compared
+    clock_ps: int | None = None  # its time by the clock, where that decides
     assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
 
     @property

@@ -6,13 +6,16 @@ choose again, and each leaves as many as the most frugal candidates of later pla
 that fails, too, a placeholder that nothing can run which the policy takes may have any algorithm.
 A placeholder that a user's plan runs has no choice.
 
+Prices are near to times, but not equal. Under `Policy.BEST` the clock therefore times what is
+cheap, one candidate after the other with nothing else running, and the fastest is taken.
+
 Also what binds placeholders to ranks: sizes for the algorithms, ranks for the plans, addresses.
 """
 
 import itertools
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import numpy as np
@@ -47,6 +50,13 @@ SEMAPHORES_PER_CC_CORE = 256
 
 REMEDY = "use smaller groups"
 
+NEAR_PERCENT = 150
+"""Of the least price: what is dearer is not timed. Prices of 0.68 to 1.35 times the clock's times
+have been seen."""
+
+MOST_TIMED = 4_000_000
+"""Transfers of a candidate, of all members, up to which it is timed: half a minute of the clock."""
+
 NOTHING_FORCED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -72,13 +82,18 @@ _Key = tuple[int, Hashable, int | None]
 """Stream, `collective_key`, and the id of the user's plan file, if there is one."""
 
 
+PlansClock: TypeAlias = Callable[[Placeholder, Sequence[ReplicaGroups], RankSymmetry], int]
+"""Picoseconds that plans of a placeholder take by the clock, with nothing else running."""
+
+
 class ProgramChooser:
     """Chooses for one program on one placement.
 
     With `times_only` the ranks of one instance stand for all where instances are alike: `symmetry`
     says which ranks are to have columns. Not with users' plans, of which nothing is known. Where
     lowering finds that they do not stand for all, `drop_symmetry` and choose again; what is known
-    of candidates is kept. With `price_all` every candidate gets its price.
+    of candidates is kept. With `price_all` every candidate gets its price. A `clock` decides
+    between candidates under `Policy.BEST`; without one the price does.
     """
 
     def __init__(
@@ -92,9 +107,12 @@ class ProgramChooser:
         price_all: bool = False,
         times_only: bool = False,
         ignore_memory: bool = False,
+        clock: PlansClock | None = None,
     ) -> None:
         self._program, self._placement, self._forced = program, placement, forced
         self._policy, self._price_all, self._ignore_memory = policy, price_all, ignore_memory
+        self._clock = clock if policy is Policy.BEST and len(stages_of(program)) == 1 else None
+        self._timed: dict[Candidate, Candidate] = {}  # with its time
         self._limit = semaphore_limit(program, placement.topology)
         self._semaphores: dict[tuple[int, Candidate], np.ndarray] = {}  # by stream
         self._requests: tuple[PlanRequest, ...] = ()
@@ -235,11 +253,54 @@ class ProgramChooser:
             choice = self.chooser.best(job, candidates)
             checked = self._with_room(job, choice.chosen, others)
             if not checked.reason:
-                return choice
+                return self._by_clock(job, choice, others)
             candidates = tuple(
                 checked if candidate is choice.chosen else candidate
                 for candidate in choice.candidates
             )
+
+    def _by_clock(self, job: Job, choice: Choice, others: np.ndarray) -> Choice:
+        """What the clock finds fastest among the candidates whose prices are near the least."""
+        most_ps = choice.chosen.time_ps * NEAR_PERCENT // 100
+        able = [each for each in choice.candidates if not each.reason]
+        if self._clock is None or choice.is_forced or len(able) < 2:
+            return choice
+        candidates = [
+            self._timed_if_near(job, candidate, most_ps, others) for candidate in choice.candidates
+        ]
+        timed = [each for each in candidates if each.clock_ps is not None]
+        if len(timed) < 2:
+            return choice
+        chosen = min(timed, key=lambda each: each.clock_ps or 0)
+        return attrs.evolve(choice, chosen=chosen, candidates=tuple(candidates))
+
+    def _timed_if_near(
+        self, job: Job, candidate: Candidate, most_ps: int, others: np.ndarray
+    ) -> Candidate:
+        """The candidate with its time, if it can run and its price is no more than this."""
+        if candidate.reason or candidate.time_ps > most_ps:
+            return candidate
+        exact = self._with_room(job, self.chooser.with_price(job, candidate), others)
+        if exact.reason or exact.time_ps > most_ps:
+            return exact
+        if exact not in self._timed:
+            self._timed[exact] = attrs.evolve(exact, clock_ps=self._clock_ps(job, exact))
+        return self._timed[exact]
+
+    def _clock_ps(self, job: Job, candidate: Candidate) -> int | None:
+        """None where the clock would take long, or semaphores do not suffice."""
+        plans = tuple(replica_groups_of(self._program, job, candidate))
+        transfers = sum(
+            len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
+            for groups in plans
+            for one_round in groups.plan.rounds
+        )
+        if self._clock is None or transfers > MOST_TIMED:
+            return None
+        try:
+            return self._clock(job.placeholder, plans, self.symmetry)
+        except LoweringError:
+            return None
 
     def _with_room(self, job: Job, candidate: Candidate, others: np.ndarray) -> Candidate:
         """The candidate, or why it has no room beside the semaphores of others."""
@@ -283,6 +344,7 @@ def priced_choices(
     *,
     policy: Policy = Policy.NEURON,
     ignore_memory: bool = False,
+    clock: PlansClock | None = None,
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
     chooser = ProgramChooser(
@@ -293,6 +355,7 @@ def priced_choices(
         policy=policy,
         price_all=True,
         ignore_memory=ignore_memory,
+        clock=clock,
     )
     choices = chooser.choices()
     numbers = range(len(program.placeholders))

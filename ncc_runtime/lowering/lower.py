@@ -12,9 +12,9 @@ Tests and benchmarks that have plans of their own call `lower_plans`.
 """
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 import numpy as np
@@ -25,7 +25,13 @@ from ncc_runtime.collectives.symmetry import AsymmetryError, RankSymmetry
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.capacity import check_capacity, check_channels, rank_capacity
 from ncc_runtime.lowering.channels import SemaphoreIds, SemaphoresError
-from ncc_runtime.lowering.choices import REMEDY, ProgramChooser, addresses_of, semaphore_limit
+from ncc_runtime.lowering.choices import (
+    REMEDY,
+    PlansClock,
+    ProgramChooser,
+    addresses_of,
+    semaphore_limit,
+)
 from ncc_runtime.lowering.engine_queues import (
     BlockShifts,
     Marker,
@@ -44,8 +50,11 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.lowering.lower_plan import ReplicaGroups
 from ncc_runtime.lowering.stage_queues import split_by_stage
 from ncc_runtime.lowering.stream import StreamProgram
-from ncc_runtime.neff.program import ALIGNMENT, Program
+from ncc_runtime.neff.isa import ENGINES, Engine
+from ncc_runtime.neff.placeholder import Placeholder
+from ncc_runtime.neff.program import ALIGNMENT, Program, Semaphore
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.neff.table import Instr, InstrTable
 from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.progress import steps
@@ -53,6 +62,10 @@ from ncc_runtime.topology.routes import Routes
 
 if TYPE_CHECKING:  # slow to import, and only users' plans need it
     from ncc_runtime.plans.files import PlanFile
+
+
+Clock: TypeAlias = Callable[[Executable], int]
+"""Picoseconds of the only collective of an executable."""
 
 
 @contextmanager
@@ -80,8 +93,10 @@ def lower(
     policy: Policy = Policy.NEURON,
     times_only: bool = False,
     ignore_memory: bool = False,
+    clock: Clock | None = None,
 ) -> Executable:
     """Lower every placeholder. `forced` names algorithms by operator, the policy chooses others.
+    Under `Policy.BEST` the `clock` decides, or the price where there is none.
 
     Users' `plan_files` say which placeholders they run.
 
@@ -101,6 +116,7 @@ def lower(
         policy=policy,
         times_only=times_only,
         ignore_memory=ignore_memory,
+        clock=None if clock is None else plans_clock(program, placement, clock),
     )
     while True:
         try:
@@ -119,6 +135,31 @@ def lower(
             return attrs.evolve(executable, lowered=tuple(lowered), policy=policy)
         except AsymmetryError:  # one instance does not stand for all: every rank gets columns
             chooser.drop_symmetry()
+
+
+def plans_clock(program: Program, placement: Placement, clock: Clock) -> PlansClock:
+    """The time of plans of a program's placeholder, which is lowered alone, on stream 0.
+
+    LoweringError where that cannot be, AsymmetryError if the symmetry does not hold.
+    """
+    queues = {engine: InstrTable.from_rows(()) for engine in ENGINES}
+    queues[Engine.GPSIMD] = InstrTable.from_rows([Instr("ptc2", placeholder=0)])
+
+    def timed(
+        placeholder: Placeholder, plans: Sequence[ReplicaGroups], symmetry: RankSymmetry
+    ) -> int:
+        alone = attrs.evolve(
+            program,
+            placeholders=(attrs.evolve(placeholder, stream=0),),
+            queues=queues,
+            semaphores=(Semaphore("stream0", "stream 0"),),
+            regions=(),
+            attributes=(),
+            blocks=(),
+        )
+        return clock(lower_plans(alone, placement, [plans], symmetry, ignore_memory=True))
+
+    return timed
 
 
 def lower_plans(

@@ -17,8 +17,10 @@ from ncc_runtime.collectives.bounds import Bound, bound_of, payload_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.errors import LoweringError, PlanError
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.lowering.lower import plans_clock
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.neff.memory import largest_lines
 from ncc_runtime.neff.placeholder import Placeholder
@@ -123,6 +125,7 @@ def explained(
             plans,
             policy=executable.policy,
             ignore_memory=executable.ignores_memory,
+            clock=plans_clock(program, placement, collective_ps),
         )
 
     parts, choices = priced(executable.placement)
@@ -194,12 +197,17 @@ def why(row: Explained) -> str:
     if row.choice.is_forced:
         than = "before" if ahead >= 0 else "behind"
         return f"forced; {_us(abs(ahead))} us {than} {next_best.name}"
-    if ahead == 0:
+    if ahead == 0 and chosen.clock_ps is None:
         return f"as cheap as {next_best.name}, and stands before it"
     gains = {
         "latency": other.latency_ps - price.latency_ps,
         "bandwidth": other.bandwidth_ps - price.bandwidth_ps,
     }
+    if chosen.clock_ps is not None:
+        timed = [each for each in others if each.clock_ps is not None]
+        second = min(timed, key=lambda each: each.clock_ps or 0)
+        other_us = _us(second.clock_ps or 0)
+        return f"{_us(chosen.clock_ps)} us by the clock, {second.name} {other_us} us"
     term = max(gains, key=lambda name: gains[name])
     part = f" ({other.busiest})" if term == "bandwidth" and other.bandwidth_ps else ""
     return f"{_us(ahead)} us less than {next_best.name}: {_us(gains[term])} us less of {term}{part}"
@@ -268,6 +276,7 @@ def _candidate(parts: Parts, candidate: Candidate) -> dict[str, Any]:
         "latency_us": price.latency_ps / 1e6,
         "bandwidth_us": price.bandwidth_ps / 1e6,
         "bandwidth_us_by_part": {kind.value: time / 1e6 for kind, time in shares},
+        "clock_us": None if candidate.clock_ps is None else candidate.clock_ps / 1e6,
         "decided_by": price.decided_by,
         "bytes_by_link": links_of(parts, price),
         **{

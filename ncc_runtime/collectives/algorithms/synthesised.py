@@ -29,7 +29,6 @@ from ncc_runtime.collectives.forwarding.link_graph import (
     canonical_order,
     link_graph_of,
     relabelled,
-    torus_grid_of,
 )
 from ncc_runtime.collectives.forwarding.planner import (
     LEAST_SEND_BYTES,
@@ -47,7 +46,6 @@ from ncc_runtime.collectives.forwarding.schedule import (
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan
 from ncc_runtime.progress import steps
-from ncc_runtime.topology.format.spec import FabricShape
 
 NAME = "synthesised"
 
@@ -81,26 +79,14 @@ class WiredGroup:
 
 
 def arrange(layout: GroupLayout) -> WiredGroup:
-    """UnsuitedError where regular algorithms use every link alike, and where it would take long."""
+    """UnsuitedError where it would take long."""
     graph = link_graph_of(layout)
-    if is_regular(layout, graph):
-        raise UnsuitedError("its wiring is regular, and no link is down or slowed")
     links_used = sum(len(links) for _, _, links in graph.edges)
     slots = graph.chips**2 * links_used // (len(graph.edges) * len(graph.rates))
     if len(graph.edges) * graph.chips * slots > LARGEST_SEARCH:
         raise UnsuitedError(f"{graph.chips} chips with {len(graph.edges)} ways are too many")
     order = canonical_order(graph)
     return WiredGroup(ProxyRanks.of(layout).reordered(order), relabelled(graph, order))
-
-
-def is_regular(layout: GroupLayout, graph: LinkGraph) -> bool:
-    """Whether the chips fill an even torus, or are on a fabric that joins all chips alike."""
-    topology = layout.placement.topology
-    try:
-        return torus_grid_of(layout, graph).has_equal_rates
-    except UnsuitedError:
-        is_drawn = bool(topology.axes) or topology.shape is FabricShape.GRAPH
-        return not is_drawn and not topology.faults
 
 
 def all_gather(job: Job, group: WiredGroup) -> Plan:
