@@ -43,12 +43,10 @@ BUDGET = 20_000
 
 
 def arrange(layout: GroupLayout) -> Arrangement:
-    """Rings over the cycles of the links; where there are none, one in the group's order."""
-    if len(layout.by_node()) > 1:
-        return _over_instances(layout)
-    cycles = layout.chip_cycles()
-    rings = tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles)
-    return Arrangement(rings or (tuple(range(layout.members)),))
+    """Rings over the cycles of the links, or there and back; else one in the group's order."""
+    if len(layout.by_node()) == 1:
+        return Arrangement(_inside(layout))
+    return _over_instances(layout)
 
 
 def _over_instances(layout: GroupLayout) -> Arrangement:
@@ -114,6 +112,19 @@ def _chains(inside: GroupLayout) -> tuple[Members, ...]:
     return tuple(
         tuple(k for cluster in cycle[cut:] + cycle[:cut] for k in cluster) for cycle, cut in ends
     )
+
+
+def _inside(layout: GroupLayout) -> tuple[Members, ...]:
+    """The rings of a group on one instance.
+
+    A cycle and its reverse have two DMA rings a rank, and so have the two rings there and back,
+    which take their place where links close no cycle both ways.
+    """
+    cycles = layout.chip_cycles()
+    closed = tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles)
+    if len(closed) < 2:
+        closed = layout.there_and_back() or closed
+    return closed or (tuple(range(layout.members)),)
 
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
