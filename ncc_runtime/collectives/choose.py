@@ -73,6 +73,7 @@ class Algorithm:
     most_reduced: int | None = None  # members it is tried for, symmetry-reduced, beside others
     # of the larger side, from which AWS publishes it, for each rank of a group
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
+    most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
 
     def why_not_neuron(self, topology: Topology, job: Job, groups: Sequence[Members]) -> str:
         """Why `Policy.NEURON` does not take it; "" if it does."""
@@ -82,6 +83,8 @@ class Algorithm:
         members = max(map(len, groups), default=0)
         if size < per_rank * members:
             return f"published from {per_rank * members} B on for {members} ranks; {OTHER_POLICY}"
+        if self.most_bytes is not None and size > self.most_bytes:
+            return f"taken up to {self.most_bytes} B, as measured; {OTHER_POLICY}"
         return ""
 
 
@@ -101,7 +104,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         ),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
-        "direct": Algorithm(direct.arrange_on_one_chip, direct.all_reduce),
+        "direct": Algorithm(
+            direct.arrange_on_one_chip, direct.all_reduce, most_bytes=direct.MOST_BYTES
+        ),
         "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
         **{
