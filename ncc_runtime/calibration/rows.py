@@ -1,7 +1,8 @@
 """Measured rows: one collective on one instance type, its size and the time it took.
 
-A file is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are remarks.
-Sizes are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
+A file of ours is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are
+remarks. What else is read is in `measured_files.py`. Sizes are nccom-test's: of the buffer of an
+all-reduce, of the larger side otherwise.
 """
 
 from collections.abc import Mapping
@@ -49,6 +50,11 @@ def read_rows(path: str) -> tuple[MeasuredRow, ...]:
         document = json_of(data)
     except ValueError as error:
         raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
+    return rows_of(path, document)
+
+
+def rows_of(path: str, document: object) -> tuple[MeasuredRow, ...]:
+    """The rows of a JSON document; InputError as `read_rows`."""
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not rows:
         raise InputError(f'{path}: expected {{"rows": [{{…}}, …]}} with at least one row')
@@ -62,27 +68,34 @@ def _row(place: str, row: object) -> MeasuredRow:
     for key, word, known in (("op", op, OPERATORS), ("dtype", dtype, DTYPES)):
         if word not in known:
             raise InputError(f"{place}: {key} {word!r} is unknown; known: {', '.join(known)}")
-    ranks = _count(place, row, "ranks")
-    if ranks < 2:
-        raise InputError(f"{place}: a collective has at least 2 ranks, not {ranks}")
-    if OPERATORS[op].is_exchange and ranks != 2:
-        raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
-    measured = MeasuredRow(
-        table=_word(place, row, "table"),
-        instance=_word(place, row, "instance"),
-        nodes=_count(place, row, "nodes") if "nodes" in row else 1,
-        lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
-        ranks=ranks,
-        op=op,
-        dtype=dtype,
-        size_bytes=_count(place, row, "size_bytes"),
-        time_us=_time(place, row),
-        pair=_word(place, row, "pair") if "pair" in row else "",
-        origin=place,
+    return checked(
+        MeasuredRow(
+            table=_word(place, row, "table"),
+            instance=_word(place, row, "instance"),
+            nodes=_count(place, row, "nodes") if "nodes" in row else 1,
+            lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
+            ranks=_count(place, row, "ranks"),
+            op=op,
+            dtype=dtype,
+            size_bytes=_count(place, row, "size_bytes"),
+            time_us=_time(place, row),
+            pair=_word(place, row, "pair") if "pair" in row else "",
+            origin=place,
+        )
     )
-    if measured.is_across_dies and ranks != 2:
-        raise InputError(f"{place}: pair {measured.pair!r} says where 2 ranks are, not {ranks}")
-    return measured
+
+
+def checked(row: MeasuredRow) -> MeasuredRow:
+    """The row; InputError if its ranks or bytes do not make a collective."""
+    if row.size_bytes < 1 or row.nodes < 1:
+        raise InputError(f"{row.origin}: {row.size_bytes} bytes on {row.nodes} instances")
+    if row.ranks < 2:
+        raise InputError(f"{row.origin}: a collective has at least 2 ranks, not {row.ranks}")
+    if OPERATORS[row.op].is_exchange and row.ranks != 2:
+        raise InputError(f"{row.origin}: a sendrecv is between 2 ranks, not {row.ranks}")
+    if row.is_across_dies and row.ranks != 2:
+        raise InputError(f"{row.origin}: pair {row.pair!r} says where 2 ranks are, not {row.ranks}")
+    return row
 
 
 def _value(place: str, row: Mapping[str, object], key: str) -> object:

@@ -343,11 +343,11 @@ class Rdh:
 
 def _stages(job: Job, arrangement: Arrangement) -> list[StageAlgorithm]:
     """One for all axes; a group on one chip has no axes, and a stage for each of its channels."""
-    subgroups, form = Subgroups(arrangement.orders, job.symmetry), arrangement.form
+    subgroups = Subgroups(arrangement.orders, job.symmetry)
     strands = [Strand(0, LANES)]
-    if form.local == subgroups.size:
+    if arrangement.form == CubeForm(subgroups.size, 1):
         strands = [Strand(channel, (channel,)) for channel in range(ONE_CHIP_CHANNELS)]
-    return [STAGE.stage(subgroups, form, strand) for strand in strands]
+    return [STAGE.stage(subgroups, arrangement.form, strand) for strand in strands]
 
 
 STAGE = StageKind(arrange, Rdh)
