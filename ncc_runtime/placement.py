@@ -63,6 +63,11 @@ class Placement:
             "faults": [fault.as_json() for fault in self.topology.active_faults],
         }
 
+    @property
+    def healthy(self) -> "Placement":
+        """The same ranks on the same cores, with nothing down or slow."""
+        return attrs.evolve(self, topology=self.topology.healthy)
+
     @functools.cached_property
     def chip_in_node(self) -> np.ndarray:
         """The chip's number inside its instance, (ranks,) int32."""

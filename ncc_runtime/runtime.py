@@ -13,7 +13,14 @@ import attrs
 import numpy as np
 
 from ncc_runtime.call_signature import CallSignature, arguments, result
-from ncc_runtime.errors import CountsError, InputError, Notice, PlacementError
+from ncc_runtime.errors import (
+    CountsError,
+    InputError,
+    LoweringError,
+    Notice,
+    PlacementError,
+    PlanError,
+)
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -91,6 +98,7 @@ class Model:
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
+        self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -112,6 +120,27 @@ class Model:
     def topology(self) -> Topology:
         """What it is placed on."""
         return self.executable.topology
+
+    def healthy(self, *, times_only: bool = False) -> Executable | None:
+        """The same program under the same policy where nothing is down or slow, to be timed.
+
+        None if nothing is, or if what is forced cannot run there.
+        """
+        if times_only not in self._healthy:
+            executable, found = self.executable, None
+            if self.topology.active_faults:
+                with contextlib.suppress(LoweringError, PlanError):
+                    found = lower(
+                        executable.program,
+                        executable.placement.healthy,
+                        self.algorithms,
+                        self.plans,
+                        policy=executable.policy,
+                        times_only=times_only,
+                        ignore_memory=executable.ignores_memory,
+                    )
+            self._healthy[times_only] = found
+        return self._healthy[times_only]
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -194,7 +223,8 @@ class Model:
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
-        given = numbered(self.executable.program, arguments(self.signature, inputs, named))
+        program = self.executable.program
+        given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
             self.executable.check_all_ranks_have_columns()
         if options.values and self.executable.ignores_memory:
@@ -203,22 +233,27 @@ class Model:
                 "has no values; run it with --no-values"
             )
         if options.values:
-            check_constants(self.executable.program)
+            check_constants(program)
         held = sum(machine.held_bytes for machine in self._machines.values())
         check_budget(self.executable, options, held)
         arrays = None
         if options.values:
-            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(program, given, seed, self._drawn_counts)
         if options.verify:
             prove.refuse(self.proofs)
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
+        healthy_ps: int | None = None
         if arrays is None:
-            decisions = self._decisions(given, options)
+            decisions = self._decisions(self.executable, given, options)
             sized, notes = assumed(self.executable)
             timed = simulate(sized, decisions)
             trace, traffic = timed if options.clock else None, traffic_of(timed)
+            healthy = self.healthy(times_only=not given) if options.clock else None
+            if healthy is not None:
+                decisions = self._decisions(healthy, given, options)
+                healthy_ps = simulate(assumed(healthy)[0], decisions).time_ps
         else:
             machine = self._machine(options)
             machine.load(arrays)
@@ -227,11 +262,17 @@ class Model:
             outputs = machine.outputs()
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.repeated())
+            has_counts = any(placeholder.op.is_counted for placeholder in program.placeholders)
+            healthy = self.healthy() if options.clock and not has_counts else None
+            if healthy is not None:
+                moved = recorded.moved(self.executable, healthy)
+                healthy_ps = simulate(healthy, moved).time_ps
         return Run(
             executable=self.executable,
             options=options,
             outputs=outputs,
             trace=trace,
+            healthy_ps=healthy_ps,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
@@ -244,9 +285,9 @@ class Model:
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
         return result(self.signature, self.executable.program, outputs)
 
-    def _decisions(self, given: Given, options: RunOptions) -> Decisions:
+    def _decisions(self, executable: Executable, given: Given, options: RunOptions) -> Decisions:
         """Decisions of control flow without values, as far as given inputs determine them."""
-        program = self.executable.program
+        program = executable.program
         for number, array in given.items():
             check_type(program, number, array)
         inputs = Inputs(
@@ -255,7 +296,7 @@ class Model:
             lambda number: parameter_text(program, number),
             lambda required: check_slice(required, options),
         )
-        return decisions_without_values(self.executable, options.trip_counts, inputs)
+        return decisions_without_values(executable, options.trip_counts, inputs)
 
     def _drawn_counts(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
         """Tables of counts that fit the buffers, where a seed fills them."""

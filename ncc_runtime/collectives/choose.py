@@ -220,7 +220,8 @@ class Candidate:
 
     name: str
     price: Price | None  # exact; None: it is not known
-    reason: str = ""  # why it cannot run; "" if it can
+    reason: str = ""  # why it cannot run or is left out; "" if it can
+    is_left_out: bool = False  # by the policy, whether or not it could run
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
     least_ps: int | None = None  # a lower bound of the price, where candidates are compared
     assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
@@ -444,7 +445,7 @@ class Chooser:
             for name, algorithm in algorithms.items():
                 reason = algorithm.why_not_neuron(self._placement.topology, job, groups)
                 if reason and name != forced:
-                    candidates[name] = Candidate(name, None, reason)
+                    candidates[name] = Candidate(name, None, reason, is_left_out=True)
         largest = max(map(len, groups), default=0)
         # in groups that are too large for them, some are tried only if nothing else runs
         last_resorts = [

@@ -184,6 +184,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         sides=words["show_input_output_size"],
         runs=words["stats"],
         compared=words["measured_file"] is not None,
+        healthy=bool(placement.topology.active_faults),
     )
     heading = f"{_heading(first, placement)}; policy {place.policy}"
     rows: list[SweepRow] = []
@@ -389,6 +390,7 @@ def _predicted(
     """The price of the case where it is placed; a run, with values, only to check them."""
     import numpy as np
 
+    from ncc_runtime.execution.clock.clock import collective_ps
     from ncc_runtime.report import bench as cases
     from ncc_runtime.report import sweep
 
@@ -397,6 +399,8 @@ def _predicted(
     timed = case if is_repeated else attrs.evolve(case, iterations=1)
     model = filled(cases.program_of_case(timed), place, place_of(place), times_only=mode is None)
     row = attrs.evolve(sweep.row_of(case, model.executable), checked=mode)
+    if (healthy := model.healthy(times_only=mode is None)) is not None:
+        row = attrs.evolve(row, healthy_us=collective_ps(healthy) / 1e6)
     if mode is not None:
         given = cases.operands(case, mode, np.random.default_rng(0))
         run = model.run([given], clock=is_spread)

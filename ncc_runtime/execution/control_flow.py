@@ -145,6 +145,23 @@ class RecordedDecisions:
         bounds = np.searchsorted(rank[order], np.arange(1, self._ranks))
         return np.split(enters[order], bounds)
 
+    def moved(self, executable: Executable, other: Executable) -> "RecordedDecisions":
+        """The same decisions, at the rows where another lowering of the program takes them."""
+        recorded = RecordedDecisions(self._ranks, self._decide)
+        rows = zip(_jump_rows(executable), _jump_rows(other), strict=True)
+        recorded._taken.update({there: self._taken[here] for here, there in rows})
+        return recorded
+
+
+def _jump_rows(executable: Executable) -> list[tuple[int, int]]:
+    """Queue and row of every jump, in an order that all lowerings of a program share."""
+    return [
+        (number, row)
+        for number, queue in enumerate(executable.queues)
+        if isinstance(queue, EngineQueue | CcQueue)
+        for row in sorted(queue.jumps)
+    ]
+
 
 ALWAYS_ON = 2**62
 """The trip count of a branch that is always taken: never reached."""

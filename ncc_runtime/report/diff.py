@@ -7,7 +7,7 @@ are printed for every kind of collective that changed.
 import enum
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -153,6 +153,7 @@ class Diff:
     program: Program
     executables: tuple[Executable, Executable]
     times_us: tuple[float, float]
+    healthy_us: tuple[float | None, float | None]  # where nothing is down or slow
     rows: tuple[Compared, ...]
 
     @property
@@ -181,7 +182,8 @@ def compared(executables: tuple[Executable, Executable], runs: tuple[Run, Run]) 
         op = program.placeholders[ids[0]].op.value
         rows.append(Compared(tuple(ids), op, count, (sides[0], sides[1])))
     times = (runs[0].time_us or 0.0, runs[1].time_us or 0.0)
-    return Diff(program, executables, times, tuple(rows))
+    healthy = (runs[0].healthy_us, runs[1].healthy_us)
+    return Diff(program, executables, times, healthy, tuple(rows))
 
 
 def _mean_time_us(run: Run, ids: Sequence[int]) -> float:
@@ -214,8 +216,13 @@ def as_json(diff: Diff) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": diff.program.name,
         "places": [
-            {**executable.placement.as_json(), "policy": executable.policy, "time_us": time}
-            for executable, time in zip(diff.executables, diff.times_us, strict=True)
+            {
+                **executable.placement.as_json(),
+                "policy": executable.policy,
+                "time_us": time,
+                "healthy_us": healthy,
+            }
+            for executable, time, healthy in _places(diff)
         ],
         "changed": not diff.is_empty,
         "why_nothing": why_nothing(diff) if diff.is_empty else None,
@@ -230,6 +237,10 @@ def as_json(diff: Diff) -> dict[str, Any]:
             for row in diff.rows
         ],
     }
+
+
+def _places(diff: Diff) -> Iterator[tuple[Executable, float, float | None]]:
+    return zip(diff.executables, diff.times_us, diff.healthy_us, strict=True)
 
 
 def _side(side: DiffSide) -> dict[str, Any]:
@@ -268,10 +279,11 @@ def as_text(diff: Diff) -> str:
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
     console.print(f"{diff.program.name}: {diff.program.ranks} ranks")
-    both = zip(LETTERS, diff.executables, diff.times_us, strict=True)
-    for letter, executable, time in both:
+    for letter, (executable, time, healthy) in zip(LETTERS, _places(diff), strict=True):
         where = f"{executable.placement.where}; policy {executable.policy}"
         console.print(f"  {letter}  {where}: predicted time {time:.3f} us", soft_wrap=True)
+        if healthy is not None:
+            console.print(f"     healthy: {healthy:.3f} us, with nothing down or slow")
     changed = [row for row in diff.rows if row.changes]
     if diff.is_empty:
         console.print(f"nothing changes: {why_nothing(diff)}", soft_wrap=True)

@@ -3,6 +3,7 @@
 What `nccrt explain` prints: a table of candidates for every kind of collective.
 """
 
+import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from rich.table import Table
 from ncc_runtime.collectives.bounds import Bound, bound_of, payload_bytes
 from ncc_runtime.collectives.choose import Candidate, Choice
 from ncc_runtime.collectives.cost.price import Price
+from ncc_runtime.errors import LoweringError, PlanError
 from ncc_runtime.lowering.choices import collective_key, groups_of, job_of, priced_choices
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -22,6 +24,7 @@ from ncc_runtime.neff.memory import largest_lines
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Origin, Program
 from ncc_runtime.neff.stages import collective_origins
+from ncc_runtime.placement import Placement
 from ncc_runtime.plans import document
 from ncc_runtime.plans.document import encoded
 from ncc_runtime.plans.files import PlanFile
@@ -42,6 +45,7 @@ class Explained:
     groups: tuple[tuple[int, ...], ...]
     choice: Choice
     bound: Bound
+    healthy: Candidate | None  # chosen where nothing is down or slow; None if nothing is
 
     @property
     def price(self) -> Price:
@@ -109,28 +113,42 @@ def explained(
     executable: Executable, forced: Mapping[str, str], plans: Sequence[PlanFile] = ()
 ) -> Explanation:
     """Price every candidate of every placeholder; what is forced or given stays chosen."""
-    program, placement = executable.program, executable.placement
-    parts, choices = priced_choices(
-        program,
-        placement,
-        forced,
-        plans,
-        policy=executable.policy,
-        ignore_memory=executable.ignores_memory,
-    )
+    program = executable.program
+
+    def priced(placement: Placement) -> tuple[Parts, tuple[Choice, ...]]:
+        return priced_choices(
+            program,
+            placement,
+            forced,
+            plans,
+            policy=executable.policy,
+            ignore_memory=executable.ignores_memory,
+        )
+
+    parts, choices = priced(executable.placement)
+    healthy: Sequence[Candidate | None] = [None] * len(choices)
+    if executable.topology.active_faults:
+        with contextlib.suppress(LoweringError, PlanError):  # what is forced may not run there
+            healthy = [choice.chosen for choice in priced(executable.placement.healthy)[1]]
     alike: dict[object, list[int]] = {}
     for number, (placeholder, choice) in enumerate(zip(program.placeholders, choices, strict=True)):
         kind = placeholder.dtype, placeholder.reduction, choice.chosen.name
         alike.setdefault((collective_key(program, placeholder), *kind), []).append(number)
     origins = collective_origins(program)
     rows = tuple(
-        _explained(program, parts, ids, origins, choices[ids[0]]) for ids in alike.values()
+        _explained(program, parts, ids, origins, choices[ids[0]], healthy[ids[0]])
+        for ids in alike.values()
     )
     return Explanation(executable, parts, rows)
 
 
 def _explained(
-    program: Program, parts: Parts, ids: list[int], origins: Sequence[Origin], choice: Choice
+    program: Program,
+    parts: Parts,
+    ids: list[int],
+    origins: Sequence[Origin],
+    choice: Choice,
+    healthy: Candidate | None,
 ) -> Explained:
     placeholder = program.placeholders[ids[0]]
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
@@ -143,6 +161,7 @@ def _explained(
         groups=groups,
         choice=choice,
         bound=bound_of(parts, job, groups),
+        healthy=healthy,
     )
 
 
@@ -221,6 +240,9 @@ def _row(parts: Parts, row: Explained) -> dict[str, Any]:
         "forced": row.choice.is_forced,
         "why": why(row),
         "time_us": row.price.time_ps / 1e6,
+        "healthy": None
+        if row.healthy is None
+        else {"algorithm": row.healthy.name, "time_us": row.healthy.time_ps / 1e6},
         "bound": {
             "time_us": row.bound.time_ps / 1e6,
             "latency_us": row.bound.latency_ps / 1e6,
@@ -236,7 +258,8 @@ def _row(parts: Parts, row: Explained) -> dict[str, Any]:
 
 def _candidate(parts: Parts, candidate: Candidate) -> dict[str, Any]:
     if candidate.price is None:
-        return {"algorithm": candidate.name, "cannot_run": candidate.reason}
+        why_not = "not_taken" if candidate.is_left_out else "cannot_run"
+        return {"algorithm": candidate.name, why_not: candidate.reason}
     price = candidate.price
     shares = price.bound_ps_by_kind.items()
     return {
@@ -348,10 +371,16 @@ def _closing(row: Explained) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for candidate in row.choice.candidates:
         if candidate.price is None:
-            reasons.setdefault(candidate.reason, []).append(candidate.name)
+            why_not = "not taken" if candidate.is_left_out else "cannot run"
+            reasons.setdefault(f"{why_not}: {candidate.reason}", []).append(candidate.name)
     for reason, names in reasons.items():
-        yield f"  {', '.join(names)} cannot run: {reason}"
+        yield f"  {', '.join(names)} {reason}"
     yield f"  chosen: {row.choice.chosen.name}, {why(row)}"
+    if row.choice.is_beyond_policy:
+        yield "  no algorithm that the policy takes can run: the best of all is taken"
+    if row.healthy is not None:
+        time_us = _us(row.healthy.time_ps)
+        yield f"  healthy: {time_us} us by {row.healthy.name}, with nothing down or slow"
     bound = row.bound
     yield (
         f"  lower bound {bound.time_ps / 1e6:.3f} us by {bound.decided_by} (latency "

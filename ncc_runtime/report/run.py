@@ -30,6 +30,8 @@ class Run:
     - `outputs`: arrays, each [ranks, *shape], in the order of the program's results
     - `result`: what the function returns, as whole arrays in its trees
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
+    - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
+      or it cannot be told: what is forced does not run there, or sizes follow from values
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
     - `notes`: what was assumed, where data decides and values were not computed
@@ -49,6 +51,7 @@ class Run:
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
     host_s: float = 0.0
+    healthy_ps: int | None = None  # predicted time where nothing is down or slow
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
     @functools.cached_property
@@ -97,6 +100,11 @@ class Run:
     def time_us(self) -> float | None:
         """Predicted time until the last rank is done, in microseconds."""
         return None if self.trace is None else self.trace.time_ps / 1e6
+
+    @property
+    def healthy_us(self) -> float | None:
+        """Predicted time where nothing is down or slow, in microseconds."""
+        return None if self.healthy_ps is None else self.healthy_ps / 1e6
 
 
 SCHEMA = 1

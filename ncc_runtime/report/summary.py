@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,7 @@ def as_json(
     return {
         **facts(executable),
         "time_us": run.time_us,
+        "healthy_us": run.healthy_us,
         "notes": list(run.notes),
         "host_s": round(host_s, 6),
         "verified": verified(run.proofs),
@@ -159,7 +160,8 @@ def as_text(
             console.print(f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs")
     if run.trace is not None:
         spent = Performance(run.trace)
-        console.print(f"predicted time {run.trace.time_ps / 1e6:.3f} us")
+        for line in _time_lines(run):
+            console.print(line)
         if rates := rates_of(run.trace, tokens):
             for line in rates_lines(rates, executable.ranks):
                 console.print(line, markup=False, soft_wrap=True)
@@ -172,12 +174,18 @@ def as_text(
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
+def _time_lines(run: Run) -> Iterator[str]:
+    yield f"predicted time {run.time_us:.3f} us"
+    if run.healthy_us is not None:
+        yield f"healthy: {run.healthy_us:.3f} us, with nothing down or slow"
+
+
 def as_html(run: Run) -> str:
     """The tables of a run for a notebook."""
     lines = [heading(run.executable), *(f"note: {note}" for note in run.notes)]
     lines += [f"warning: {notice}" for notice in warnings(run.verdicts)]
     if run.trace is not None:
-        lines.append(f"predicted time {run.time_us:.3f} us")
+        lines += _time_lines(run)
         if rates := rates_of(run.trace):
             lines += rates_lines(rates, run.executable.ranks)
         lines += performance.lines(Performance(run.trace))

@@ -31,6 +31,7 @@ class SweepRow:
     checked: str | None = None  # the mode of the check that it passed
     runs_us: tuple[float, ...] = ()  # of runs one after another, where their spread is wanted
     measured_us: float | None = None  # what was measured of the same
+    healthy_us: float | None = None  # where nothing is down or slow
 
     @property
     def size_bytes(self) -> int:
@@ -95,6 +96,7 @@ _FIGURES = (
     Column("busbw(GB/s)", 11, lambda row: row.busbw_gb_per_s),
 )
 _ALGORITHM = (Column("algorithm", 16, lambda row: row.algorithm),)
+_HEALTHY = (Column("healthy(us)", 11, lambda row: row.healthy_us),)
 _COMPARED = (
     Column("measured(us)", 12, lambda row: row.measured_us),
     Column("ratio", 6, lambda row: row.ratio),
@@ -117,6 +119,7 @@ class Layout:
     sides: bool = False
     runs: bool = False
     compared: bool = False
+    healthy: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -124,6 +127,7 @@ class Layout:
             *_FIRST,
             *(_SIDES if self.sides else ()),
             *_FIGURES,
+            *(_HEALTHY if self.healthy else ()),
             *(_RUNS if self.runs else ()),
             *(_COMPARED if self.compared else ()),
             *(_ALGORITHM if self.algorithm else ()),
@@ -248,6 +252,7 @@ def _json_row(row: SweepRow) -> dict[str, Any]:
         "group_size": row.case.members,
         "iterations": row.case.iterations,
         "time_us": row.time_us,
+        "healthy_us": row.healthy_us,
         "algbw_gb_per_s": row.algbw_gb_per_s,
         "busbw_gb_per_s": row.busbw_gb_per_s,
         "algorithm": row.algorithm,

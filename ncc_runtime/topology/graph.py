@@ -4,6 +4,7 @@ Chips are numbered through the instances, node-major, and so are links and EFA a
 is a logical core: `lnc` physical cores with all their engines, DMA rings and CC-cores.
 """
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -162,6 +163,7 @@ class Topology:
     network: str  # the name of what joins instances
     rules: str  # whose rules for groups hold, neuron or none
     figures: Mapping[str, Figure]
+    spec: Spec  # what it was built from
 
     @classmethod
     def load(
@@ -301,6 +303,13 @@ class Topology:
         """What is down or slow, by the names of listings."""
         switches = self.links.switches[-1][0] + 1 if self.links.switches else 0
         return tuple(active_faults(self.faults, self.slowed, self.chips_per_node, switches))
+
+    @functools.cached_property
+    def healthy(self) -> "Topology":
+        """The same machine with nothing down or slow."""
+        if not self.active_faults:
+            return self
+        return build_spec(attrs.evolve(self.spec, faults=(), slowed=()), self.nodes, self.lnc)
 
     def graph(self, node: int | None = None, *, up_only: bool = False) -> "networkx.DiGraph":
         """The wiring as a networkx graph: of all instances, or of one instance alone.
@@ -454,6 +463,7 @@ def build_spec(
         network=spec.network,
         rules=spec.rules,
         figures=spec.figures,
+        spec=spec,
     )
 
 
