@@ -10,7 +10,6 @@ BEGIN: Overrides = MappingProxyType(
     {
         "cc.instruction_ps": 200_000,
         "cc.start_ps": 1_000_000,
-        "link.latency_ps": 300_000,
         "intra_chip.die_latency_ps": 1_000_000,
     }
 )
@@ -19,8 +18,8 @@ BEGIN: Overrides = MappingProxyType(
 LEAST_PS, MOST_PS = 10_000, 50_000_000
 """The bounds of the search."""
 
-COMMON = frozenset({"cc.instruction_ps", "link.latency_ps"})
-"""Constants of all generations alike. Assumed: their CC-cores and links wait alike."""
+COMMON = frozenset({"cc.instruction_ps"})
+"""Constants of all generations alike. Assumed: their CC-cores are the same."""
 
 ALL = ""
 """The generation of common constants."""

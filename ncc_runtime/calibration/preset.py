@@ -50,12 +50,10 @@ def _text(calibration: Calibration, name: str) -> str:
         if one.generation in (ALL, generation) and not one.is_fitted
     }
     fitted = {
-        key: value
-        for key, value in calibration.constants[generation].items()
-        if key not in untold and key in load_spec(name).figures
+        key: value for key, value in calibration.constants[generation].items() if key not in untold
     }
     lines = [f'name = "{name}-fitted"', f'base = "{name}"']
-    for section in ("cc", "link", "intra_chip"):
+    for section in ("cc", "intra_chip"):
         leaves = [
             f"{key.removeprefix(section + '.')} = {{value = {value:_}, source = {source}}}"
             for key, value in fitted.items()

@@ -189,9 +189,7 @@ def test_a_fit_finds_the_constants_that_rows_were_made_with() -> None:
 def test_a_fit_of_what_the_presets_say_changes_nothing() -> None:
     fit = fitted(Predictor(), measured_by({}))
     figures = build("trn2").figures
-    assert dict(fit.constants["trn2"]) == {
-        key: figures[key].value for key in BEGIN if key != "link.latency_ps"
-    }
+    assert dict(fit.constants["trn2"]) == {key: figures[key].value for key in BEGIN}
 
 
 def test_a_constant_that_no_row_tells_stays_as_shipped() -> None:
@@ -273,8 +271,7 @@ def test_what_is_free_is_in_every_preset_and_says_where_it_is_from() -> None:
 
 
 def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path) -> None:
-    measured = attrs.evolve(SENDRECV, instance="trn2.48xlarge")
-    row = residuals.Residual(measured, Predictor().predict(measured))
+    row = residuals.Residual(SENDRECV, Predictor().predict(SENDRECV))
     constants = {key: 123_000 + k for k, key in enumerate(BEGIN)}
     found = Calibration({"trn2": constants}, (row,))
     ((path, text),) = preset.presets(found, str(tmp_path / "mine.toml"))
@@ -282,7 +279,7 @@ def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path
     topology = build(str(path))
     assert {key: topology.figures[key].value for key in BEGIN} == constants
     assert topology.figures["cc.start_ps"].source == "fitted: nccrt calibrate, pairs"
-    assert topology.instance == "trn2.48xlarge"
+    assert topology.instance == "trn2.3xlarge"
 
 
 def test_rows_of_several_instance_types_give_a_file_for_each(tmp_path: Path) -> None:
