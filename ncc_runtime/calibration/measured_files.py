@@ -9,6 +9,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -63,13 +64,21 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
     """The points of a file; InputError says what is wrong, and where."""
     try:
         data = read_file(path, MOST_JSON_BYTES)
-        text = data.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}") from error
+    try:
+        return _points_of(path, data)
+    except InputError:
+        if other := recognised(data, FileRole.ROWS):
+            raise InputError(f"{path}: nothing measured, but {other}") from None
+        raise
+
+
+def _points_of(path: str, data: bytes) -> tuple[MeasuredPoint, ...]:
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        other = recognised(data, FileRole.ROWS)
-        fact = f"nothing measured, but {other}" if other else "not a text in UTF-8"
-        raise InputError(f"{path}: {fact}") from error
+        raise InputError(f"{path}: not a text in UTF-8") from error
     if not text.lstrip().startswith(("{", "[")):
         return _of_table(path, text.splitlines())
     try:
@@ -82,12 +91,10 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
                 row.size_bytes, row.time_us, row.op, row.dtype, row.ranks, row.nodes, row.lnc,
                 row.instance, table=row.table, pair=row.pair, origin=row.origin,
             )
-            for row in rows_of(path, document)
+            for row in rows_of(path, document["rows"])
         )  # fmt: skip
     results = document.get("results") if isinstance(document, dict) else document
     if not isinstance(results, list) or not results:
-        if other := recognised(data, FileRole.ROWS):
-            raise InputError(f"{path}: nothing measured, but {other}")
         raise InputError(f'{path}: expected nccom-test\'s {{"results": [{{…}}, …]}}, or "rows"')
     shared = document if isinstance(document, dict) else {}
     return tuple(
@@ -95,7 +102,9 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
     )
 
 
-def read_measured(path: str, unsaid: Mapping[str, object]) -> tuple[MeasuredRow, ...]:
+def read_measured(
+    path: str, unsaid: Mapping[str, object] = MappingProxyType({})
+) -> tuple[MeasuredRow, ...]:
     """The points of a file as rows to fit constants to; InputError says what is wrong.
 
     `unsaid` has what a file does not say, by names of `MeasuredRow`; where it does say it, both

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ncc_runtime.errors import InputError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
+from ncc_runtime.errors import InputError
 from ncc_runtime.report.bench import DTYPES, OPERATORS
 
 OTHER_DIE = "cross die"
@@ -38,24 +37,8 @@ class MeasuredRow:
         return self.pair.startswith(OTHER_DIE)
 
 
-def read_rows(path: str) -> tuple[MeasuredRow, ...]:
-    """The rows of a file; InputError says which is wrong, and in what."""
-    try:
-        data = read_file(path, MOST_JSON_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}") from error
-    if other := recognised(data, FileRole.ROWS):
-        raise InputError(f"{path}: no measured rows, but {other}")
-    try:
-        document = json_of(data)
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
-    return rows_of(path, document)
-
-
-def rows_of(path: str, document: object) -> tuple[MeasuredRow, ...]:
-    """The rows of a JSON document; InputError as `read_rows`."""
-    rows = document.get("rows") if isinstance(document, dict) else None
+def rows_of(path: str, rows: object) -> tuple[MeasuredRow, ...]:
+    """The rows of a file's document; InputError says which is wrong, and in what."""
     if not isinstance(rows, list) or not rows:
         raise InputError(f'{path}: expected {{"rows": [{{…}}, …]}} with at least one row')
     return tuple(_row(f"{path}: row {number}", row) for number, row in enumerate(rows))

@@ -14,9 +14,10 @@ from ncc_runtime import progress_bar
 from ncc_runtime.calibration import preset, residuals
 from ncc_runtime.calibration.constants import BEGIN, COMMON, LEAST_PS, MOST_PS
 from ncc_runtime.calibration.fit import fitted, standard_errors
+from ncc_runtime.calibration.measured_files import read_measured
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
-from ncc_runtime.calibration.rows import MeasuredRow, read_rows
+from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
@@ -59,7 +60,7 @@ def measured_by(constants: dict[str, int]) -> tuple[MeasuredRow, ...]:
 
 @pytest.fixture(scope="module")
 def published() -> Calibration:
-    rows = read_rows(str(PUBLISHED))
+    rows = read_measured(str(PUBLISHED))
     return calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
 
 
@@ -88,14 +89,14 @@ def test_a_row_that_says_nothing_sensible_is_refused(
     tmp_path: Path, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        read_rows(file_of(tmp_path, {**ROW, **changes}))
+        read_measured(file_of(tmp_path, {**ROW, **changes}))
     assert complaint in str(refused.value)
 
 
 @pytest.mark.parametrize("key", sorted(ROW))
 def test_a_row_without_one_of_its_keys_says_which_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(InputError, match=f"row 1: {key} is missing$"):
-        read_rows(file_of(tmp_path, ROW, {name: ROW[name] for name in ROW if name != key}))
+        read_measured(file_of(tmp_path, ROW, {name: ROW[name] for name in ROW if name != key}))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_time_that_is_none_ends_the_command_with_one_line_and_exit_code_1(
     ("text", "complaint"),
     [
         ("{", "not JSON: "),
-        ("[]", 'expected {"rows": [{…}, …]} with at least one row'),
+        ("[]", 'expected nccom-test\'s {"results": [{…}, …]}, or "rows"'),
         ('{"rows": []}', 'expected {"rows": [{…}, …]} with at least one row'),
         ('{"rows": [3]}', "row 0: 3 is not an object"),
     ],
@@ -126,12 +127,12 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, text: str, complaint: st
     path = tmp_path / "rows.json"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        read_rows(str(path))
+        read_measured(str(path))
     assert complaint in str(refused.value)
 
 
 def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
-    (row,) = read_rows(file_of(tmp_path, {**ROW, "trust": "none", "lnc": None, "nodes": 1}))
+    (row,) = read_measured(file_of(tmp_path, {**ROW, "trust": "none", "lnc": None, "nodes": 1}))
     assert (row.lnc, row.nodes, row.time_us) == (None, 1, 2.0)
 
 
@@ -311,13 +312,13 @@ def test_the_command_gives_the_same_as_json(
     path = file_of(tmp_path, ROW)
     assert main(["calibrate", path, "--shipped", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"][0]["predicted_us"] == Predictor().predict(read_rows(path)[0]).time_us
+    assert found["rows"][0]["predicted_us"] == Predictor().predict(read_measured(path)[0]).time_us
     assert found["constants"]["trn1"]["cc.start_ps"] == build("trn1").cc.start_ps
 
 
 @pytest.mark.slow
 def test_the_search_finds_what_is_shipped_and_what_the_document_shows() -> None:
-    rows = read_rows(str(PUBLISHED))
+    rows = read_measured(str(PUBLISHED))
     found = calibrated(Predictor(), rows, is_fitted=True, leave_one_out=True)
     shipped = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
     assert found.constants == shipped.constants
@@ -400,7 +401,7 @@ def test_a_report_of_nccom_test_is_rows_with_what_options_say(
     assert main(["calibrate", str(path), "--shipped", "--json", *words]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert (row["table"], row["ranks"], row["time_us"]) == ("sweep", 2, 2.1)
-    as_ours = attrs.evolve(read_rows(file_of(tmp_path, ROW))[0], time_us=2.1)
+    as_ours = attrs.evolve(read_measured(file_of(tmp_path, ROW))[0], time_us=2.1)
     assert row["predicted_us"] == Predictor().predict_us(as_ours)
 
 
