@@ -17,7 +17,7 @@ import ncc_runtime.cli
 from ncc_compiler.diagnostics import MAX_SHOWN, CompileError, Diagnostic, Source, Span
 from ncc_compiler.driver import load_text
 from ncc_compiler.ir.text.reading import MAX_COMPARED, TextReader
-from ncc_runtime.calibration.rows import read_rows
+from ncc_runtime.calibration.measured_files import read_measured
 from ncc_runtime.errors import InputError, NccError, NeffError, TopologyError, shortened
 from ncc_runtime.input_files import (
     MOST_DEPTH,
@@ -391,7 +391,7 @@ def check_mutant(kind: str, text: str, folder: Path) -> None:
         elif kind == "placement":
             place_on(PlaceOptions(placement=str(file)), 4)
         elif kind == "rows":
-            read_rows(str(file))
+            read_measured(str(file))
         else:
             read_plans([str(file)])
 
@@ -423,4 +423,4 @@ def test_files_of_rows_are_as_large_as_json_may_be(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
     file.write_bytes(b" " * (MOST_JSON_BYTES + 1))
     with pytest.raises(InputError, match=f"has more than {MOST_JSON_BYTES} bytes"):
-        read_rows(str(file))
+        read_measured(str(file))

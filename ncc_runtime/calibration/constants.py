@@ -1,6 +1,6 @@
 """The constants that are fitted: of one generation, or common to all."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from ncc_runtime.calibration.predict import Overrides, named, overridden
@@ -16,12 +16,7 @@ BEGIN: Overrides = MappingProxyType(
 """Fitted constants and where the search begins; others are published, or no row depends on them."""
 
 LEAST_PS, MOST_PS = 10_000, 50_000_000
-"""The lower bound of the search."""
-
-BOUNDS: Overrides = MappingProxyType({"intra_chip.die_latency_ps": 1_800_000})
-"""An upper bound of the search. A hop of a ring over all ranks of trn2 takes 1 to 2 us (AWS
-Neuron docs, intranode-collective-comm.rst); without its dies it takes 1.5, and one of four crosses.
-"""
+"""The bounds of the search."""
 
 COMMON = frozenset({"cc.instruction_ps"})
 """Constants of all generations alike. Assumed: their CC-cores are the same."""
@@ -33,14 +28,21 @@ Constants = Mapping[tuple[str, str], int]
 """Values by generation and key."""
 
 
-def shipped(row: MeasuredRow) -> Overrides:
-    """The free constants of a row's preset."""
-    with named(row):
-        topology = overridden(row, {})
-    values = {key: topology.figures[key].value for key in BEGIN}
-    if topology.intra_chip.dies == 1:
-        del values["intra_chip.die_latency_ps"]
-    return MappingProxyType({key: value for key, value in values.items() if isinstance(value, int)})
+def shipped(rows: Iterable[MeasuredRow]) -> Overrides:
+    """The free constants of the presets of one generation's rows.
+
+    Between dies there is none where a chip has one die.
+    """
+    values: dict[str, int] = {}
+    for row in {row.instance: row for row in rows}.values():
+        with named(row):
+            topology = overridden(row, {})
+        for key in BEGIN:
+            value = topology.figures[key].value if key in topology.figures else None
+            has_none = key == "intra_chip.die_latency_ps" and topology.intra_chip.dies == 1
+            if isinstance(value, int) and not has_none:
+                values.setdefault(key, value)
+    return MappingProxyType({key: values[key] for key in BEGIN if key in values})
 
 
 def free_of(generation: str, key: str) -> tuple[str, str]:
@@ -53,8 +55,3 @@ def of_generation(constants: Constants, generation: str) -> Overrides:
     return MappingProxyType(
         {key: value for (where, key), value in constants.items() if where in (ALL, generation)}
     )
-
-
-def most_ps(constants: Constants) -> list[int]:
-    """The upper bound of each constant."""
-    return [BOUNDS.get(key, MOST_PS) for _, key in constants]

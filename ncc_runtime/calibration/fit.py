@@ -14,10 +14,13 @@ off count most, so that the worst improves together with the median.
 
 Nothing is random, and the search begins at constants of its own, not at the shipped ones: equal
 rows give equal constants.
+
+Where the search ends, the lines say how well the rows tell each constant (`standard_errors`). One
+that they do not tell stays as shipped, and the search goes on over the others.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
 
@@ -28,9 +31,9 @@ from ncc_runtime.calibration.constants import (
     ALL,
     BEGIN,
     LEAST_PS,
+    MOST_PS,
     Constants,
     free_of,
-    most_ps,
     of_generation,
     shipped,
 )
@@ -53,21 +56,22 @@ class Lines:
         """(..., rows) with other constants (..., constants)."""
         return np.asarray(self.times + (constants - self.at) @ self.slopes)
 
-    @property
-    def has_effect(self) -> np.ndarray:
-        """(constants,) bool, which of them change any time."""
-        return np.asarray(self.slopes.any(axis=1))
-
 
 def lines_at(
     predictor: Predictor,
     rows: Sequence[MeasuredRow],
     constants: Constants,
     predicted: Sequence[Prediction],
+    free: Collection[tuple[str, str]],
 ) -> Lines:
-    """Lines through the predicted times, for the algorithms that are chosen there."""
+    """Lines through the predicted times, for the algorithms that are chosen there.
+
+    Constants that are not `free` get no slope.
+    """
     slopes = np.zeros((len(constants), len(rows)))
     for number, ((where, key), value) in enumerate(constants.items()):
+        if (where, key) not in free:
+            continue
         more = value // LARGER + 1
         moved = {**constants, (where, key): value + more}
         for at, (row, prediction) in enumerate(zip(rows, predicted, strict=True)):
@@ -152,33 +156,129 @@ REACH, LEAST_REACH = 8.0, 1.02
 ENOUGH = 1e-3
 """The search ends where no constant should move by more than this part of it."""
 
+NOISE = 0.05
+"""The least relative error that a measured row is taken to have. Assumed: the same all-gather of 4
+MiB was measured twice, 3 % apart, those of two element types up to 12 %."""
+
+MOST_ERROR = 0.5
+"""A constant whose standard error is a larger part of its value is not told by the rows."""
+
+TIED = 0.95
+"""Constants whose errors correlate more than this are told by their sum only."""
+
 Fitted = Mapping[str, Overrides]
 """Constants by generation."""
 
 
-def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
-    """The constants of every generation that has rows; one that no row depends on is as shipped."""
-    defaults = {
-        name: shipped(of_name[0]) for name, of_name in by(rows, predictor.generation).items()
+@attrs.frozen
+class Determination:
+    """How well rows tell one constant."""
+
+    generation: str  # ALL: of all generations
+    key: str
+    standard_error: float  # relative to its value; infinite: any value fits alike
+    effect: float  # of as much again as its value on relative errors, as a norm over rows
+    is_fitted: bool  # False: it stays as shipped
+    tied_to: tuple[str, ...] = ()  # constants that the rows cannot tell it apart from
+
+
+@attrs.frozen
+class Fit:
+    """Constants by generation, and how well the rows tell each."""
+
+    constants: Fitted
+    determinations: tuple[Determination, ...] = ()
+
+
+def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fit:
+    """The constants of every generation that has rows; those that rows do not tell are as shipped.
+
+    Of several that they do not tell, the one with the largest error is taken as shipped first, as
+    the others may be told then.
+    """
+    defaults = {name: shipped(of_name) for name, of_name in by(rows, predictor.generation).items()}
+    as_shipped = {
+        free_of(name, key): value
+        for name, constants in defaults.items()
+        for key, value in constants.items()
     }
-    begin = {
-        free_of(name, key): BEGIN[key] for name, constants in defaults.items() for key in constants
-    }
-    best, lines = _searched(predictor, _Distance(rows), begin)
-    fixed_by_rows = {
-        free for free, has_effect in zip(begin, lines.has_effect, strict=True) if has_effect
-    }
-    return MappingProxyType(
+    begin = {(where, key): BEGIN[key] for where, key in as_shipped}
+    free, distance = dict.fromkeys(begin), _Distance(rows)
+    fixed: list[Determination] = []
+    while True:
+        best, lines = _searched(predictor, distance, begin, free)
+        told = _determinations(lines, distance, best, free)
+        untold = [one for one in told if not one.is_fitted]
+        if not untold:
+            break
+        # all that no row depends on, or the one that they tell least
+        dropped = [one for one in untold if not one.effect]
+        dropped = dropped or [max(untold, key=lambda one: (one.standard_error, -one.effect))]
+        for one in dropped:
+            free.pop((one.generation, one.key))
+        fixed += dropped
+        begin = {where: best[where] if where in free else as_shipped[where] for where in begin}
+    constants = MappingProxyType({name: of_generation(best, name) for name in defaults})
+    # a common constant as shipped is each generation's own
+    constants = MappingProxyType(
         {
             name: MappingProxyType(
                 {
-                    key: value if free_of(name, key) in fixed_by_rows else defaults[name][key]
-                    for key, value in of_generation(best, name).items()
+                    key: constants[name][key] if free_of(name, key) in free else default
+                    for key, default in defaults[name].items()
                 }
             )
             for name in defaults
         }
     )
+    return Fit(constants, (*told, *fixed))
+
+
+def standard_errors(jacobian: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Relative standard errors (constants,) of a least-squares fit, and their correlations.
+
+    `jacobian` (constants, rows) is what as much again of each constant adds to the relative errors
+    (rows,). A standard error is infinite where no row depends on a constant, or where others can
+    make up for any change of it.
+    """
+    count, rows = jacobian.shape
+    scale = max(NOISE**2, float(errors @ errors) / max(1, rows - count))
+    values, vectors = np.linalg.eigh(jacobian @ jacobian.T)
+    # what is below rounding is a direction in which no row changes
+    values = np.maximum(values, 1e-12 * max(1.0, float(values.max(initial=0))))
+    covariance = scale * (vectors / values) @ vectors.T
+    deviation = np.sqrt(covariance.diagonal())
+    correlation = covariance / np.outer(deviation, deviation)
+    return np.where(deviation > _NOTHING_TOLD, np.inf, deviation), correlation
+
+
+_NOTHING_TOLD = 100.0
+"""A relative standard error from which on any value fits."""
+
+
+def _determinations(
+    lines: "Lines", distance: "_Distance", constants: Constants, free: Collection[tuple[str, str]]
+) -> list[Determination]:
+    """Of every free constant at the end of a search."""
+    places = [place for place in constants if place in free]
+    rows = [number for number, place in enumerate(constants) if place in free]
+    jacobian = lines.slopes[rows] * lines.at[rows, None] / distance.measured
+    errors, correlation = standard_errors(jacobian, lines.times / distance.measured - 1)
+    determinations = []
+    for number, (where, key) in enumerate(places):
+        others = np.flatnonzero(np.abs(correlation[number]) > TIED)
+        is_inside = LEAST_PS < constants[where, key] < MOST_PS
+        determinations.append(
+            Determination(
+                where,
+                key,
+                float(errors[number]),
+                float(np.linalg.norm(jacobian[number])),
+                bool(errors[number] <= MOST_ERROR) and is_inside,
+                tuple(places[other][1] for other in others if other != number),
+            )
+        )
+    return determinations
 
 
 def by(
@@ -197,17 +297,17 @@ class _Distance:
     def __init__(self, rows: Sequence[MeasuredRow]) -> None:
         self.rows = rows
         tables = by(rows, lambda row: row.table)
-        self._measured = np.array([row.time_us for row in rows])
+        self.measured = np.array([row.time_us for row in rows])
         self._weights = np.array([1 / len(tables[row.table]) / len(tables) for row in rows])
 
     def __call__(self, times_us: np.ndarray) -> np.ndarray:
         """(...,) of times (..., rows)."""
-        return np.asarray((times_us / self._measured - 1) ** 4 @ self._weights)
+        return np.asarray((times_us / self.measured - 1) ** 4 @ self._weights)
 
     def along(self, lines: Lines) -> Quartic:
         """The objective where times are linear; variables are relative to `lines.at`."""
-        slopes = lines.slopes * lines.at[:, None] / self._measured
-        return Quartic(lines.times / self._measured - 1 - slopes.sum(axis=0), slopes, self._weights)
+        slopes = lines.slopes * lines.at[:, None] / self.measured
+        return Quartic(lines.times / self.measured - 1 - slopes.sum(axis=0), slopes, self._weights)
 
 
 @attrs.frozen(eq=False)
@@ -220,16 +320,20 @@ class _Trial:
 
 
 def _searched(
-    predictor: Predictor, distance: _Distance, begin: Constants
+    predictor: Predictor,
+    distance: _Distance,
+    begin: Constants,
+    free: Collection[tuple[str, str]],
 ) -> tuple[Constants, Lines]:
-    """The best constants, and lines through them."""
+    """The best constants, of which those that are not free stay, and lines through them."""
     best = _evaluated(predictor, distance, begin)
-    lines, reach = lines_at(predictor, distance.rows, best.constants, best.predicted), REACH
-    most = np.array(most_ps(begin))
-    while reach > LEAST_REACH:
+    lines, reach = _lines_of(predictor, distance, best, free), REACH
+    is_free = np.array([place in free for place in begin])
+    while reach > LEAST_REACH and is_free.any():
         # the minimum by the lines, in a box around the point where they were drawn
-        low = np.maximum(1 / reach, LEAST_PS / lines.at)
-        high = np.minimum(reach, most / lines.at)
+        at = np.where(is_free, lines.at, 1)
+        low = np.where(is_free, np.maximum(1 / reach, LEAST_PS / at), 1)
+        high = np.where(is_free, np.minimum(reach, MOST_PS / at), 1)
         relative = minimum(distance.along(lines), np.ones(len(low)), low, high)
         moved = np.round(relative * lines.at)
         if np.allclose(moved, lines.at, rtol=ENOUGH):
@@ -237,12 +341,17 @@ def _searched(
         constants = dict(zip(begin, map(int, moved.tolist()), strict=True))
         trial = _evaluated(predictor, distance, constants)
         if trial.distance < best.distance:
-            best = trial
-            lines = lines_at(predictor, distance.rows, best.constants, best.predicted)
+            best, lines = trial, _lines_of(predictor, distance, trial, free)
         else:
             reach = math.sqrt(reach)
-    last = map(int, _two_digits(lines, distance).tolist())
+    last = map(int, _two_digits(lines, distance, is_free).tolist())
     return dict(zip(begin, last, strict=True)), lines
+
+
+def _lines_of(
+    predictor: Predictor, distance: _Distance, trial: _Trial, free: Collection[tuple[str, str]]
+) -> Lines:
+    return lines_at(predictor, distance.rows, trial.constants, trial.predicted, free)
 
 
 def _evaluated(predictor: Predictor, distance: _Distance, constants: Constants) -> _Trial:
@@ -257,10 +366,10 @@ def _evaluated(predictor: Predictor, distance: _Distance, constants: Constants) 
     return _Trial(constants, predicted, float(distance(times)))
 
 
-def _two_digits(lines: Lines, distance: _Distance) -> np.ndarray:
-    """Constants in two digits, each up or down, as is best by the lines."""
-    unit = 10.0 ** (np.floor(np.log10(lines.at)) - 1)
+def _two_digits(lines: Lines, distance: _Distance, is_free: np.ndarray) -> np.ndarray:
+    """Free constants in two digits, each up or down, as is best by the lines."""
+    unit = 10.0 ** (np.floor(np.log10(np.maximum(lines.at, 1))) - 1)
     down = np.floor(lines.at / unit)
     corners = (down + np.array(list(product((0, 1), repeat=len(down))))) * unit
-    exact = np.where(down * unit == lines.at, lines.at, corners)
+    exact = np.where(~is_free | (down * unit == lines.at), lines.at, corners)
     return np.asarray(exact[distance(lines.times_us(exact)).argmin()])

@@ -1,19 +1,24 @@
-"""Measured sweeps to compare with: nccom-test's JSON, CSV or printed table, or rows of ours.
+"""Measured sweeps: nccom-test's JSON, CSV or printed table, or rows of ours.
 
-nccom-test's results name neither operator nor machine; what a row does not say fits any.
+nccom-test's results name neither operator nor machine. Where a sweep is compared, what a row does
+not say fits any; where constants are fitted, options say it.
 """
 
 import csv
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import attrs
 
-from ncc_runtime.calibration.rows import read_rows
+from ncc_runtime.calibration.rows import MeasuredRow, checked, rows_of
 from ncc_runtime.errors import InputError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
-from ncc_runtime.report.bench import OPERATORS, Case, type_name
+from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
+from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, type_name
+from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.graph import Topology
 
 _KEY = re.compile(r"(?P<word>[a-z]+)(:(?P<statistic>\w+))?[( _]*(?P<unit>[a-z/]*)\)?")
@@ -34,6 +39,9 @@ class MeasuredPoint:
     lnc: int | None = None
     instance: str | None = None
     group_size: int | None = None
+    table: str | None = None
+    pair: str = ""
+    origin: str = ""  # file and number, for errors
 
     def is_of(self, case: Case, topology: Topology | None) -> bool:
         """Whether nothing that it says differs from the case, or from where that is placed."""
@@ -56,9 +64,19 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
     """The points of a file; InputError says what is wrong, and where."""
     try:
         data = read_file(path, MOST_JSON_BYTES)
-        text = data.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}") from error
+    try:
+        return _points_of(path, data)
+    except InputError:
+        if other := recognised(data, FileRole.ROWS):
+            raise InputError(f"{path}: nothing measured, but {other}") from None
+        raise
+
+
+def _points_of(path: str, data: bytes) -> tuple[MeasuredPoint, ...]:
+    try:
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not a text in UTF-8") from error
     if not text.lstrip().startswith(("{", "[")):
@@ -71,9 +89,9 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
         return tuple(
             MeasuredPoint(
                 row.size_bytes, row.time_us, row.op, row.dtype, row.ranks, row.nodes, row.lnc,
-                row.instance,
+                row.instance, table=row.table, pair=row.pair, origin=row.origin,
             )
-            for row in read_rows(path)
+            for row in rows_of(path, document["rows"])
         )  # fmt: skip
     results = document.get("results") if isinstance(document, dict) else document
     if not isinstance(results, list) or not results:
@@ -82,6 +100,60 @@ def read_points(path: str) -> tuple[MeasuredPoint, ...]:
     return tuple(
         _point(f"{path}: result {number}", row, shared) for number, row in enumerate(results)
     )
+
+
+def read_measured(
+    path: str, unsaid: Mapping[str, object] = MappingProxyType({})
+) -> tuple[MeasuredRow, ...]:
+    """The points of a file as rows to fit constants to; InputError says what is wrong.
+
+    `unsaid` has what a file does not say, by names of `MeasuredRow`; where it does say it, both
+    agree. Points without a table are one, called like the file.
+    """
+    return tuple(_as_row(point, unsaid, Path(path).stem) for point in read_points(path))
+
+
+_NEEDED = {"instance": "--topology", "ranks": "-r", "op": "--op", "dtype": "-d"}
+"""What a row has to say, and the options that say it for a file."""
+
+
+def _as_row(point: MeasuredPoint, unsaid: Mapping[str, object], table: str) -> MeasuredRow:
+    said = {"table": table, "nodes": 1, **unsaid}
+    for name in ("table", "instance", "nodes", "lnc", "ranks", "op", "dtype"):
+        own = getattr(point, name)
+        if own is None:
+            continue
+        if name in unsaid and _same(name, own) != _same(name, unsaid[name]):
+            raise InputError(
+                f"{point.origin}: it is of {name} {own}, an option says {unsaid[name]}"
+            )
+        said[name] = own
+    if missing := [f"{name} ({option})" for name, option in _NEEDED.items() if name not in said]:
+        raise InputError(f"{point.origin}: it does not say its {', '.join(missing)}")
+    if said["dtype"] not in DTYPES:
+        known = ", ".join(DTYPES)
+        raise InputError(f"{point.origin}: type {said['dtype']!r} is unknown; known: {known}")
+    if point.group_size not in (None, said["ranks"]):
+        raise InputError(
+            f"{point.origin}: it is of groups of {point.group_size} of {said['ranks']} ranks; "
+            "constants are fitted to groups of all ranks"
+        )
+    of_point: dict[str, Any] = {
+        **said,
+        "lnc": said.get("lnc"),
+        "size_bytes": point.size_bytes,
+        "time_us": point.time_us,
+        "pair": point.pair,
+        "origin": point.origin,
+    }
+    return checked(MeasuredRow(**of_point))
+
+
+def _same(name: str, value: object) -> object:
+    """What two spellings of one operator, or an alias and its instance type, have in common."""
+    if name == "op":
+        return OPERATORS[str(value)]
+    return load_spec(str(value)).name if name == "instance" else value
 
 
 def _of_table(path: str, lines: Sequence[str]) -> tuple[MeasuredPoint, ...]:
@@ -141,21 +213,25 @@ def _point(place: str, row: object, shared: Mapping[str, object]) -> MeasuredPoi
     if "size" not in found or time is None:
         missing = "time(us)" if "size" in found else "size(B)"
         raise InputError(f"{place}: {missing} is missing; there are {', '.join(map(str, row))}")
-    op = found.get("op")
+    op = found.get("op", shared.get("op"))
     if op is not None and not (isinstance(op, str) and op in OPERATORS):
         raise InputError(f"{place}: op {op!r} is unknown; known: {', '.join(OPERATORS)}")
-    numbers = {
+    numbers: dict[str, Any] = {
         name: value
         for name in ("ranks", "nodes", "lnc", "group_size")
         if type(value := found.get(name, row.get(name, shared.get(name)))) is int
     }
-    dtype, instance = found.get("type", found.get("dtype")), shared.get("topology")
+    dtype = found.get("type", found.get("dtype", shared.get("dtype")))
+    instance = next(
+        (of[key] for of in (row, shared) for key in ("instance", "topology") if key in of), None
+    )
     return MeasuredPoint(
         size_bytes=round(found["size"]),  # type: ignore[call-overload]
         time_us=time,
         op=op if isinstance(op, str) else None,
         dtype=dtype if isinstance(dtype, str) else None,
         instance=instance if isinstance(instance, str) else None,
+        origin=place,
         **numbers,
     )
 

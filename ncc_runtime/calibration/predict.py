@@ -193,9 +193,11 @@ def _case(row: MeasuredRow, overrides: Overrides) -> _Case:
 
 
 def overridden(row: MeasuredRow, overrides: Overrides) -> Topology:
-    """The instances of a row with other values of some figures."""
+    """The instances of a row with other values of some of the figures that they have."""
     spec = load_spec(row.instance)
-    changed = {key: Figure(value, "overridden") for key, value in overrides.items()}
+    changed = {
+        key: Figure(value, "overridden") for key, value in overrides.items() if key in spec.figures
+    }
     figures = MappingProxyType({**spec.figures, **changed})
     return build_spec(attrs.evolve(spec, figures=figures), row.nodes, row.lnc)
 

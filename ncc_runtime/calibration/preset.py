@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ncc_runtime.calibration.constants import ALL
 from ncc_runtime.calibration.residuals import Calibration
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.whole_file import check_target
@@ -42,11 +43,20 @@ def _text(calibration: Calibration, name: str) -> str:
         )
     )
     source = json.dumps(f"fitted: nccrt calibrate, {tables}", ensure_ascii=False)
+    # what the rows do not tell is the base's
+    untold = {
+        one.key
+        for one in calibration.determinations
+        if one.generation in (ALL, generation) and not one.is_fitted
+    }
+    fitted = {
+        key: value for key, value in calibration.constants[generation].items() if key not in untold
+    }
     lines = [f'name = "{name}-fitted"', f'base = "{name}"']
     for section in ("cc", "intra_chip"):
         leaves = [
             f"{key.removeprefix(section + '.')} = {{value = {value:_}, source = {source}}}"
-            for key, value in calibration.constants[generation].items()
+            for key, value in fitted.items()
             if key.startswith(section + ".")
         ]
         lines += ["", f"[{section}]", *leaves] if leaves else []

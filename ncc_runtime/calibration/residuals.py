@@ -1,13 +1,14 @@
-"""How far the model is from measured rows, row by row and table by table."""
+"""How far the model is from measured rows: row by row, by table and by size."""
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from ncc_runtime.calibration.constants import free_of, shipped
-from ncc_runtime.calibration.fit import Fitted, by, fitted
+from ncc_runtime.calibration.constants import ALL, shipped
+from ncc_runtime.calibration.fit import MOST_ERROR, Determination, Fit, Fitted, by, fitted
 from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
 from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.progress import phase
@@ -34,6 +35,7 @@ class Calibration:
     constants: Fitted
     rows: tuple[Residual, ...]
     left_out: tuple[Residual, ...] = ()  # each table with constants fitted to the others
+    determinations: tuple[Determination, ...] = ()  # of what was fitted, or should have been
 
 
 def calibrated(
@@ -41,7 +43,7 @@ def calibrated(
 ) -> Calibration:
     """The rows by the constants that are shipped, or by those that fit them best."""
     with phase("calibration", "runs of the clock") as predictor.now:
-        constants = fitted(predictor, rows) if is_fitted else _shipped(predictor, rows)
+        fit = fitted(predictor, rows) if is_fitted else Fit(_shipped(predictor, rows))
         left_out: tuple[Residual, ...] = ()
         if leave_one_out:
             for name, table in by(rows, lambda row: row.table).items():
@@ -49,14 +51,15 @@ def calibrated(
                 # as shipped where no other row is of the generation
                 refitted = {
                     **_shipped(predictor, table),
-                    **(fitted(predictor, others) if others else {}),
+                    **(fitted(predictor, others).constants if others else {}),
                 }
                 left_out += _residuals(predictor, table, refitted)
-        return Calibration(constants, _residuals(predictor, rows, constants), left_out)
+        found = _residuals(predictor, rows, fit.constants)
+        return Calibration(fit.constants, found, left_out, fit.determinations)
 
 
 def _shipped(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
-    return {name: shipped(of_name[0]) for name, of_name in by(rows, predictor.generation).items()}
+    return {name: shipped(of_name) for name, of_name in by(rows, predictor.generation).items()}
 
 
 def _residuals(
@@ -67,17 +70,47 @@ def _residuals(
     )
 
 
-def doubt(calibration: Calibration) -> str:
-    """A warning of fewer rows than constants that were fitted to them; "" if there are enough."""
-    rows = {attrs.evolve(residual.row, table="", time_us=0) for residual in calibration.rows}
-    constants = {free_of(name, key) for name, keys in calibration.constants.items() for key in keys}
-    if len(rows) >= len(constants):
+def undetermined(calibration: Calibration) -> str:
+    """A warning of the constants that the rows do not tell; "" if they tell all."""
+    untold = [one for one in calibration.determinations if not one.is_fitted]
+    if not untold:
         return ""
-    fitted_to = "a single row" if len(rows) == 1 else f"{len(rows)} different rows"
+    facts = ", ".join(f"{_name(one)} {_how_far(one)}" for one in untold)
+    those = "it stays" if len(untold) == 1 else "they stay"
     return (
-        f"{len(constants)} constants are fitted to {fitted_to}, which many values fit alike: add "
-        "rows of other sizes, ranks or operators"
+        f"the rows do not tell {facts}: {those} as shipped; add rows of other sizes, ranks or "
+        "operators"
     )
+
+
+def _name(one: Determination) -> str:
+    return one.key if one.generation == ALL else f"{one.generation} {one.key}"
+
+
+def _how_far(one: Determination) -> str:
+    """Why a constant is not fitted."""
+    if not one.effect:
+        return "(no row depends on it)"
+    tied = f", tied to {' and '.join(one.tied_to)}" if one.tied_to else ""
+    if math.isinf(one.standard_error):
+        return f"(any value fits{tied})"
+    if one.standard_error > MOST_ERROR:
+        return f"(standard error {100 * one.standard_error:,.0f} %{tied})"
+    return "(the search ends at its bound)"
+
+
+BANDS = (
+    ("below 64 KB", 1 << 16),
+    ("64 KB to 1 MB", 1 << 20),
+    ("1 MB to 16 MB", 1 << 24),
+    ("from 16 MB", None),
+)
+"""Bands of sizes, each up to a size in bytes that is not in it."""
+
+
+def band(row: MeasuredRow) -> str:
+    """The band of sizes that a row is in."""
+    return next(name for name, end in BANDS if end is None or row.size_bytes < end)
 
 
 def as_text(calibration: Calibration, *, every_row: bool) -> str:
@@ -94,20 +127,51 @@ def as_text(calibration: Calibration, *, every_row: bool) -> str:
                 f"{row.table:<20}{row.op:<15}{row.size_bytes:>11}{row.time_us:>13.2f}"
                 f"{predicted.time_us:>12.2f}{residual.percent:>+9.1f}  {predicted.algorithm}"
             )
-    lines += ["", f"{'table':<20}{'rows':>5}{'median |error| %':>18}{'worst %':>9}"]
-    lines += _summaries(calibration.rows)
+    lines += _summaries("table", by_table(calibration.rows))
+    lines += _summaries("size", by_band(calibration.rows))
+    if calibration.determinations:
+        lines += ["", "standard errors of the constants, %"]
+        for one in calibration.determinations:
+            error = "as shipped"
+            if one.is_fitted:
+                error = f"{100 * one.standard_error:.1f}"
+            lines.append(f"  {one.generation or 'all':<6}{one.key:<28}{error:>12}")
     if calibration.left_out:
         lines += ["", "each table by constants fitted to the others"]
-        lines += _summaries(calibration.left_out)
+        lines += _summaries("table", by_table(calibration.left_out))[2:]
     return "\n".join(lines)
 
 
-def _summaries(residuals: Sequence[Residual]) -> Iterator[str]:
+Groups = Mapping[str, Sequence[Residual]]
+
+
+def by_table(residuals: Sequence[Residual]) -> Groups:
+    """Residuals by the table of their rows, and all."""
     tables: dict[str, list[Residual]] = {}
     for residual in residuals:
         tables.setdefault(residual.row.table, []).append(residual)
-    for name, table in (*tables.items(), ("all", list(residuals))):
-        yield f"{name:<20}{len(table):>5}{_median(table):>18.1f}{_worst(table):>+9.1f}"
+    return {**tables, "all": residuals}
+
+
+def by_band(residuals: Sequence[Residual]) -> Groups:
+    """Residuals by the band of sizes of their rows; of bands that have rows."""
+    bands = {
+        name: [residual for residual in residuals if band(residual.row) == name]
+        for name, _ in BANDS
+    }
+    return {name: members for name, members in bands.items() if members}
+
+
+def _summaries(kind: str, groups: Groups) -> list[str]:
+    """An empty line, a head and a line for each group."""
+    return [
+        "",
+        f"{kind:<20}{'rows':>5}{'median |error| %':>18}{'worst %':>9}",
+        *(
+            f"{name:<20}{len(group):>5}{_median(group):>18.1f}{_worst(group):>+9.1f}"
+            for name, group in groups.items()
+        ),
+    ]
 
 
 def _median(residuals: Sequence[Residual]) -> float:
@@ -125,6 +189,27 @@ def as_json(calibration: Calibration) -> dict[str, Any]:
         "constants": {name: dict(constants) for name, constants in calibration.constants.items()},
         "median_error_percent": _median(calibration.rows),
         "worst_error_percent": _worst(calibration.rows),
+        "determinations": [
+            {
+                "generation": one.generation or None,
+                "constant": one.key,
+                "is_fitted": one.is_fitted,
+                "standard_error_percent": (
+                    None if math.isinf(one.standard_error) else 100 * one.standard_error
+                ),
+                "tied_to": list(one.tied_to),
+            }
+            for one in calibration.determinations
+        ],
+        "bands": [
+            {
+                "sizes": name,
+                "rows": len(group),
+                "median_error_percent": _median(group),
+                "worst_error_percent": _worst(group),
+            }
+            for name, group in by_band(calibration.rows).items()
+        ],
         "rows": [_object(residual) for residual in calibration.rows],
         "left_out": [_object(residual) for residual in calibration.left_out],
     }

@@ -1,15 +1,15 @@
 """Measured rows: one collective on one instance type, its size and the time it took.
 
-A file is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are remarks.
-Sizes are nccom-test's: of the buffer of an all-reduce, of the larger side otherwise.
+A file of ours is one JSON object with `rows`, each with the keys of `MeasuredRow`; other keys are
+remarks. What else is read is in `measured_files.py`. Sizes are nccom-test's: of the buffer of an
+all-reduce, of the larger side otherwise.
 """
 
 from collections.abc import Mapping
 
 import attrs
 
-from ncc_runtime.errors import InputError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
+from ncc_runtime.errors import InputError
 from ncc_runtime.report.bench import DTYPES, OPERATORS
 
 OTHER_DIE = "cross die"
@@ -38,19 +38,8 @@ class MeasuredRow:
         return self.pair.startswith(OTHER_DIE)
 
 
-def read_rows(path: str) -> tuple[MeasuredRow, ...]:
-    """The rows of a file; InputError says which is wrong, and in what."""
-    try:
-        data = read_file(path, MOST_JSON_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}") from error
-    if other := recognised(data, FileRole.ROWS):
-        raise InputError(f"{path}: no measured rows, but {other}")
-    try:
-        document = json_of(data)
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON: {str(error).lower()}") from error
-    rows = document.get("rows") if isinstance(document, dict) else None
+def rows_of(path: str, rows: object) -> tuple[MeasuredRow, ...]:
+    """The rows of a file's document; InputError says which is wrong, and in what."""
     if not isinstance(rows, list) or not rows:
         raise InputError(f'{path}: expected {{"rows": [{{…}}, …]}} with at least one row')
     return tuple(_row(f"{path}: row {number}", row) for number, row in enumerate(rows))
@@ -63,28 +52,35 @@ def _row(place: str, row: object) -> MeasuredRow:
     for key, word, known in (("op", op, OPERATORS), ("dtype", dtype, DTYPES)):
         if word not in known:
             raise InputError(f"{place}: {key} {word!r} is unknown; known: {', '.join(known)}")
-    ranks = _count(place, row, "ranks")
-    if ranks < 2:
-        raise InputError(f"{place}: a collective has at least 2 ranks, not {ranks}")
-    if OPERATORS[op].is_exchange and ranks != 2:
-        raise InputError(f"{place}: a sendrecv is between 2 ranks, not {ranks}")
-    measured = MeasuredRow(
-        table=_word(place, row, "table"),
-        instance=_word(place, row, "instance"),
-        nodes=_count(place, row, "nodes") if "nodes" in row else 1,
-        lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
-        ranks=ranks,
-        op=op,
-        dtype=dtype,
-        size_bytes=_count(place, row, "size_bytes"),
-        time_us=_time(place, row),
-        pair=_word(place, row, "pair") if "pair" in row else "",
-        algorithm=_word(place, row, "algorithm") if "algorithm" in row else "",
-        origin=place,
+    return checked(
+        MeasuredRow(
+            table=_word(place, row, "table"),
+            instance=_word(place, row, "instance"),
+            nodes=_count(place, row, "nodes") if "nodes" in row else 1,
+            lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
+            ranks=_count(place, row, "ranks"),
+            op=op,
+            dtype=dtype,
+            size_bytes=_count(place, row, "size_bytes"),
+            time_us=_time(place, row),
+            pair=_word(place, row, "pair") if "pair" in row else "",
+            algorithm=_word(place, row, "algorithm") if "algorithm" in row else "",
+            origin=place,
+        )
     )
-    if measured.is_across_dies and ranks != 2:
-        raise InputError(f"{place}: pair {measured.pair!r} says where 2 ranks are, not {ranks}")
-    return measured
+
+
+def checked(row: MeasuredRow) -> MeasuredRow:
+    """The row; InputError if its ranks or bytes do not make a collective."""
+    if row.size_bytes < 1 or row.nodes < 1:
+        raise InputError(f"{row.origin}: {row.size_bytes} bytes on {row.nodes} instances")
+    if row.ranks < 2:
+        raise InputError(f"{row.origin}: a collective has at least 2 ranks, not {row.ranks}")
+    if OPERATORS[row.op].is_exchange and row.ranks != 2:
+        raise InputError(f"{row.origin}: a sendrecv is between 2 ranks, not {row.ranks}")
+    if row.is_across_dies and row.ranks != 2:
+        raise InputError(f"{row.origin}: pair {row.pair!r} says where 2 ranks are, not {row.ranks}")
+    return row
 
 
 def _value(place: str, row: Mapping[str, object], key: str) -> object:

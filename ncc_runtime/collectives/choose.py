@@ -73,16 +73,32 @@ class Algorithm:
     most_reduced: int | None = None  # members it is tried for, symmetry-reduced, beside others
     # of the larger side, from which AWS publishes it, for each rank of a group
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
+    most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
+    repeats_on_links: bool = False  # members of one chip send the same bytes to another
 
-    def why_not_neuron(self, topology: Topology, job: Job, groups: Sequence[Members]) -> str:
-        """Why `Policy.NEURON` does not take it; "" if it does."""
+    def why_not_neuron(self, placement: Placement, job: Job, groups: Sequence[Members]) -> str:
+        """Why `Policy.NEURON` does not take it; "" if it does.
+
+        Meshes combine what members of a chip send elsewhere, so that nothing crosses a link twice
+        (AWS Neuron SDK, nec.h).
+        """
         if not self.is_published:
             return f"unpublished; {OTHER_POLICY}"
-        per_rank, size = self.published_bytes_per_rank(topology), payload_bytes(job)
+        if self.repeats_on_links and any(_share_chips(placement, group) for group in groups):
+            return f"the members of a chip send the same bytes to other chips; {OTHER_POLICY}"
+        per_rank = self.published_bytes_per_rank(placement.topology)
+        size = payload_bytes(job)
         members = max(map(len, groups), default=0)
         if size < per_rank * members:
             return f"published from {per_rank * members} B on for {members} ranks; {OTHER_POLICY}"
+        if self.most_bytes is not None and size > self.most_bytes:
+            return f"taken up to {self.most_bytes} B, as measured; {OTHER_POLICY}"
         return ""
+
+
+def _share_chips(placement: Placement, group: Members) -> bool:
+    """Whether members share chips of a group on several."""
+    return 1 < len(np.unique(placement.chip[list(group)])) < len(group)
 
 
 def _kangaring_bytes(topology: Topology) -> int:
@@ -100,8 +116,12 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
             tree.arrange, tree.double_all_reduce, is_published=False, most_reduced=MANY
         ),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
-        "single-step-mesh": Algorithm(single_step.arrange, single_step.all_reduce),
-        "direct": Algorithm(direct.arrange_on_one_chip, direct.all_reduce),
+        "single-step-mesh": Algorithm(
+            single_step.arrange, single_step.all_reduce, repeats_on_links=True
+        ),
+        "direct": Algorithm(
+            direct.arrange_on_one_chip, direct.all_reduce, most_bytes=direct.MOST_BYTES
+        ),
         "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
         **{
@@ -439,7 +459,7 @@ class Chooser:
         if (policy or self._policy) is Policy.NEURON:
             forced = self._forced.get(job.placeholder.op.value)
             for name, algorithm in algorithms.items():
-                reason = algorithm.why_not_neuron(self._placement.topology, job, groups)
+                reason = algorithm.why_not_neuron(self._placement, job, groups)
                 if reason and name != forced:
                     candidates[name] = Candidate(name, None, reason, is_left_out=True)
         largest = max(map(len, groups), default=0)

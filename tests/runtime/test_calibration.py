@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import numpy as np
 import pytest
 
 from ncc_runtime import progress_bar
 from ncc_runtime.calibration import preset, residuals
-from ncc_runtime.calibration.constants import BEGIN, BOUNDS, COMMON
-from ncc_runtime.calibration.fit import fitted
+from ncc_runtime.calibration.constants import BEGIN, COMMON, LEAST_PS, MOST_PS
+from ncc_runtime.calibration.fit import fitted, standard_errors
+from ncc_runtime.calibration.measured_files import read_measured
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
-from ncc_runtime.calibration.rows import MeasuredRow, read_rows
+from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
@@ -43,10 +45,15 @@ def file_of(folder: Path, *rows: dict[str, Any]) -> str:
 
 
 def measured_by(constants: dict[str, int]) -> tuple[MeasuredRow, ...]:
-    """Rows of trn1 that are exactly what the model says with these constants."""
+    """Rows of one chip of trn2 that are exactly what the model says with these constants."""
     rows = [
-        MeasuredRow(table, "trn1.2xlarge", 1, None, 2, "all_reduce", "fp32", size, 1.0)
-        for table, size in (("short", 1024), ("long", 65536))
+        MeasuredRow(table, "trn2.3xlarge", 1, 1, ranks, op, "fp32", size, 1.0)
+        for table, ranks, op, size in (
+            ("short", 2, "sendrecv", 4096),
+            ("short", 8, "all_reduce", 1024),
+            ("long", 4, "all_reduce", 65536),
+            ("long", 8, "all_gather", 262144),
+        )
     ]
     predictor = Predictor()
     return tuple(attrs.evolve(row, time_us=predictor.predict_us(row, constants)) for row in rows)
@@ -54,7 +61,7 @@ def measured_by(constants: dict[str, int]) -> tuple[MeasuredRow, ...]:
 
 @pytest.fixture(scope="module")
 def published() -> Calibration:
-    rows = read_rows(str(PUBLISHED))
+    rows = read_measured(str(PUBLISHED))
     return calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
 
 
@@ -83,14 +90,14 @@ def test_a_row_that_says_nothing_sensible_is_refused(
     tmp_path: Path, changes: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        read_rows(file_of(tmp_path, {**ROW, **changes}))
+        read_measured(file_of(tmp_path, {**ROW, **changes}))
     assert complaint in str(refused.value)
 
 
 @pytest.mark.parametrize("key", sorted(ROW))
 def test_a_row_without_one_of_its_keys_says_which_is_missing(tmp_path: Path, key: str) -> None:
     with pytest.raises(InputError, match=f"row 1: {key} is missing$"):
-        read_rows(file_of(tmp_path, ROW, {name: ROW[name] for name in ROW if name != key}))
+        read_measured(file_of(tmp_path, ROW, {name: ROW[name] for name in ROW if name != key}))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +119,7 @@ def test_a_time_that_is_none_ends_the_command_with_one_line_and_exit_code_1(
     ("text", "complaint"),
     [
         ("{", "not JSON: "),
-        ("[]", 'expected {"rows": [{…}, …]} with at least one row'),
+        ("[]", 'expected nccom-test\'s {"results": [{…}, …]}, or "rows"'),
         ('{"rows": []}', 'expected {"rows": [{…}, …]} with at least one row'),
         ('{"rows": [3]}', "row 0: 3 is not an object"),
     ],
@@ -121,12 +128,12 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, text: str, complaint: st
     path = tmp_path / "rows.json"
     path.write_text(text)
     with pytest.raises(InputError) as refused:
-        read_rows(str(path))
+        read_measured(str(path))
     assert complaint in str(refused.value)
 
 
 def test_remarks_beside_a_rows_keys_are_passed_over(tmp_path: Path) -> None:
-    (row,) = read_rows(file_of(tmp_path, {**ROW, "trust": "none", "lnc": None, "nodes": 1}))
+    (row,) = read_measured(file_of(tmp_path, {**ROW, "trust": "none", "lnc": None, "nodes": 1}))
     assert (row.lnc, row.nodes, row.time_us) == (None, 1, 2.0)
 
 
@@ -187,26 +194,58 @@ def test_overrides_change_figures_and_nothing_else() -> None:
 
 
 def test_a_fit_finds_the_constants_that_rows_were_made_with() -> None:
-    made = {"cc.start_ps": 400_000, "cc.instruction_ps": 300_000}
-    found = fitted(Predictor(), measured_by(made))["trn1"]
-    assert found["cc.start_ps"] == pytest.approx(made["cc.start_ps"], rel=0.1)
-    assert found["cc.instruction_ps"] == pytest.approx(made["cc.instruction_ps"], rel=0.1)
+    made = {"cc.start_ps": 4_000_000, "cc.instruction_ps": 300_000}
+    made["intra_chip.die_latency_ps"] = 2_000_000
+    fit = fitted(Predictor(), measured_by(made))
+    assert dict(fit.constants["trn2"]) == pytest.approx(made, rel=0.1)
+    assert all(one.is_fitted for one in fit.determinations)
 
 
 def test_a_fit_of_what_the_presets_say_changes_nothing() -> None:
-    rows = measured_by({})
-    shipped = {
-        key: build("trn1").figures[key].value for key in ("cc.start_ps", "cc.instruction_ps")
-    }
-    assert dict(fitted(Predictor(), rows)["trn1"]) == shipped
+    fit = fitted(Predictor(), measured_by({}))
+    figures = build("trn2").figures
+    assert dict(fit.constants["trn2"]) == {key: figures[key].value for key in BEGIN}
 
 
 def test_a_constant_that_no_row_tells_stays_as_shipped() -> None:
     row = attrs.evolve(SENDRECV, lnc=None, time_us=20.0)
-    found = fitted(Predictor(), [row])["trn2"]
+    fit = fitted(Predictor(), [row])
     key = "intra_chip.die_latency_ps"
-    assert found[key] == build("trn2").figures[key].value
-    assert found["cc.start_ps"] != build("trn2").cc.start_ps
+    assert fit.constants["trn2"][key] == build("trn2").figures[key].value
+    (die,) = (one for one in fit.determinations if one.key == key)
+    assert (die.is_fitted, die.effect, die.standard_error) == (False, 0.0, float("inf"))
+
+
+def test_of_two_constants_that_rows_cannot_tell_apart_one_stays_as_shipped() -> None:
+    rows = [attrs.evolve(SENDRECV, time_us=20.0), attrs.evolve(SENDRECV, time_us=20.5)]
+    fit = fitted(Predictor(), rows)
+    told = {one.key: one for one in fit.determinations}
+    both = told["cc.start_ps"], told["cc.instruction_ps"]
+    assert sorted(one.is_fitted for one in both) == [False, True]
+    (untold,) = (one for one in both if not one.is_fitted)
+    assert untold.tied_to == tuple(one.key for one in both if one.is_fitted)
+    figures = build("trn2").figures
+    assert fit.constants["trn2"][untold.key] == figures[untold.key].value
+
+
+def test_a_constant_that_ends_at_its_bound_stays_as_shipped() -> None:
+    fit = fitted(Predictor(), [attrs.evolve(SENDRECV, time_us=500.0)])
+    figures = build("trn2").figures
+    for one in fit.determinations:
+        value = fit.constants["trn2"][one.key]
+        assert LEAST_PS < value < MOST_PS or not one.is_fitted
+        assert one.is_fitted or value == figures[one.key].value
+
+
+def test_standard_errors_are_those_of_least_squares() -> None:
+    rng = np.random.default_rng(1)
+    jacobian, errors = rng.normal(size=(2, 400)), 0.2 * rng.normal(size=400)
+    found, correlation = standard_errors(jacobian, errors)
+    assert found == pytest.approx([0.2 / 20, 0.2 / 20], rel=0.2)
+    assert abs(correlation[0, 1]) < 0.2
+    found, correlation = standard_errors(np.ones((2, 5)), np.zeros(5))
+    assert np.isinf(found).all()
+    assert correlation[0, 1] == pytest.approx(-1)
 
 
 def test_what_generations_have_in_common_is_the_same_in_all_presets() -> None:
@@ -215,42 +254,35 @@ def test_what_generations_have_in_common_is_the_same_in_all_presets() -> None:
         assert trn1[key].value == trn2[key].value
 
 
-def test_a_constant_is_looked_for_no_further_than_its_bound() -> None:
-    far = attrs.evolve(SENDRECV, pair="cross die pair", time_us=60.0)
-    found = fitted(Predictor(), [SENDRECV, far])["trn2"]
-    for key, most in BOUNDS.items():
-        assert found[key] == most
-
-
 def test_leaving_a_table_out_predicts_it_from_the_others() -> None:
-    rows = measured_by({"cc.start_ps": 700_000})
+    rows = measured_by({"cc.start_ps": 7_000_000})
     slower = tuple(
         attrs.evolve(row, time_us=2 * row.time_us) if row.table == "long" else row for row in rows
     )
     found = calibrated(Predictor(), slower, is_fitted=True, leave_one_out=True)
-    by_table = {one.row.table: one.percent for one in found.left_out}
-    assert by_table["long"] == pytest.approx(-50, abs=10)
-    assert by_table["short"] > 20
+    of_long = [one.percent for one in found.left_out if one.row.table == "long"]
+    assert of_long == pytest.approx([-50, -50], abs=10)
+    assert max(one.percent for one in found.left_out if one.row.table == "short") > 20
 
 
 def test_the_shipped_presets_meet_the_published_rows(published: Calibration) -> None:
     summary = residuals.as_json(published)
     assert len(published.rows) == 75
-    assert summary["median_error_percent"] <= 10
-    assert abs(summary["worst_error_percent"]) <= 35
+    assert summary["median_error_percent"] <= 7
+    assert abs(summary["worst_error_percent"]) <= 25
 
 
 @pytest.mark.parametrize("table", ["trn2-64", "trn1-2", "trn1-8", "trn2-3xl-sendrecv"])
 def test_no_table_is_served_worse_than_the_others(published: Calibration, table: str) -> None:
     apart = sorted(abs(one.percent) for one in published.rows if one.row.table == table)
-    assert apart[len(apart) // 2] <= 15
+    assert apart[len(apart) // 2] <= 10
 
 
 def test_what_is_free_is_in_every_preset_and_says_where_it_is_from() -> None:
     for name in ("trn1", "trn2"):
         figures = build(name).figures
         for key in BEGIN:
-            assert figures[key].source.startswith(("fitted: ", "assumed: one die"))
+            assert figures[key].source.startswith(("fitted: ", "assumed: one die", "assumed: no"))
 
 
 def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path) -> None:
@@ -283,7 +315,7 @@ def test_the_command_prints_rows_tables_and_constants_and_writes_the_file(
     assert "cc.instruction_ps" in printed
     assert printed.count("direct") == 2
     *table, written = printed.splitlines()
-    assert table[-1].split()[:2] == ["all", "2"]
+    assert table[-1].split() == ["trn1", "cc.start_ps", "as", "shipped"]
     assert written.startswith("wrote ")
     assert set(tomllib.loads(out.read_text())) == {"name", "base", "cc"}
 
@@ -294,13 +326,13 @@ def test_the_command_gives_the_same_as_json(
     path = file_of(tmp_path, ROW)
     assert main(["calibrate", path, "--shipped", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"][0]["predicted_us"] == Predictor().predict(read_rows(path)[0]).time_us
+    assert found["rows"][0]["predicted_us"] == Predictor().predict(read_measured(path)[0]).time_us
     assert found["constants"]["trn1"]["cc.start_ps"] == build("trn1").cc.start_ps
 
 
 @pytest.mark.slow
 def test_the_search_finds_what_is_shipped_and_what_the_document_shows() -> None:
-    rows = read_rows(str(PUBLISHED))
+    rows = read_measured(str(PUBLISHED))
     found = calibrated(Predictor(), rows, is_fitted=True, leave_one_out=True)
     shipped = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
     assert found.constants == shipped.constants
@@ -332,19 +364,113 @@ def test_the_document_shows_what_the_shipped_presets_leave(published: Calibratio
     assert residuals.as_text(published, every_row=False) in DOCUMENT.read_text()
 
 
-def test_fewer_rows_than_constants_are_warned_of(
+def test_what_rows_do_not_tell_is_warned_of_and_is_not_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = {**ROW, "size_bytes": 1 << 20, "time_us": 30.0}
-    again = {**ROW, "time_us": 2.1}
-    assert main(["calibrate", file_of(tmp_path, ROW, again), "--summary"]) == 0
+    out = tmp_path / "fit.toml"
+    row = {**ROW, "instance": "trn2.48xlarge", "ranks": 64, "op": "all_gather", "time_us": 34}
+    row["size_bytes"] = 1 << 20
+    rows = file_of(tmp_path, row, {**row, "size_bytes": 1 << 22, "time_us": 47})
+    assert main(["calibrate", rows, "--summary", "--out", str(out)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith("warning: the rows do not tell ")
+    assert shown.err.count("\n") == 1
+    assert "undetermined" in shown.err
+    assert "cc.start_ps" not in out.read_text()
+    assert main(["calibrate", rows, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [warning["code"] for warning in found["warnings"]] == ["undetermined"]
+    assert {one["is_fitted"] for one in found["determinations"]} == {True, False}
+    assert main(["calibrate", rows, "--summary", "--shipped"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_residuals_come_by_bands_of_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = (1024, (1 << 16) - 4, 1 << 16, 1 << 20, 1 << 24)
+    path = file_of(tmp_path, *({**ROW, "size_bytes": size} for size in sizes))
+    assert main(["calibrate", path, "--shipped", "--json"]) == 0
+    bands = json.loads(capsys.readouterr().out)["bands"]
+    assert [band["rows"] for band in bands] == [2, 1, 1, 1]
+    assert main(["calibrate", path, "--shipped", "--summary"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split("  ")[0] for line in printed.splitlines()[-4:]] == [
+        band["sizes"] for band in bands
+    ]
+
+
+REPORT = {"results": [{"size(B)": 4096, "type": "fp32", "time:avg(us)": 2.1}]}
+
+
+@pytest.mark.parametrize(
+    "report", [REPORT, {**REPORT, "op": "all_reduce", "ranks": 2, "instance": "trn1.32xlarge"}]
+)
+def test_a_report_of_nccom_test_is_rows_with_what_options_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], report: dict[str, Any]
+) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(report))
+    words = ["--op", "allr", "-r", "2", "--topology", "trn1"] if report is REPORT else []
+    assert main(["calibrate", str(path), "--shipped", "--json", *words]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["table"], row["ranks"], row["time_us"]) == ("sweep", 2, 2.1)
+    as_ours = attrs.evolve(read_measured(file_of(tmp_path, ROW))[0], time_us=2.1)
+    assert row["predicted_us"] == Predictor().predict_us(as_ours)
+
+
+def test_several_files_are_tables_of_one_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(REPORT))
+    (tmp_path / "two.csv").write_text("size(B),time(us)\n64,2\n1048576,18\n")
+    words = ["--op", "allr", "-r", "2", "--topology", "trn1", "-d", "fp32", "--shipped"]
+    files = [str(tmp_path / name) for name in ("one.json", "two.csv")]
+    assert main(["calibrate", *files, file_of(tmp_path, ROW), *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["table"] for row in found] == ["one", "two", "two", "small"]
+
+
+@pytest.mark.parametrize(
+    ("report", "words", "complaint"),
+    [
+        (REPORT, "--op allr", "result 0: it does not say its instance (--topology), ranks (-r)"),
+        (REPORT, "--op x", "no op 'x'; there are all_reduce"),
+        (REPORT, "--op allr -r 2 --topology trn1 -d bf16", "of dtype fp32, an option says bf16"),
+        (REPORT, "--op sendrecv -r 4 --topology trn1", "a sendrecv is between 2 ranks, not 4"),
+        (REPORT, "--op allr -r 2 --topology trn9", "topology 'trn9' is unknown"),
+        (
+            {**REPORT, "group_size": 2},
+            "--op allr -r 4 --topology trn1",
+            "groups of 2 of 4 ranks",
+        ),
+        ({**REPORT, "instance": "trn9"}, "--op allr -r 4 --topology trn1", "'trn9' is unknown"),
+        ({"results": []}, "", "expected nccom-test's"),
+        (
+            {"results": [{"size(B)": 64, "time(us)": 1, "type": "half"}]},
+            "--op allr -r 2 --topology trn1",
+            "type 'half' is unknown",
+        ),
+        (
+            {"results": [{"size(B)": 0.2, "time(us)": 1, "type": "fp32"}]},
+            "--op allr -r 2 --topology trn1",
+            "0 bytes on 1 instances",
+        ),
+    ],
+)
+def test_a_report_that_does_not_say_enough_or_something_else_is_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    report: dict[str, Any],
+    words: str,
+    complaint: str,
+) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps(report))
+    assert main(["calibrate", str(path), "--shipped", *words.split()]) in (1, 2)
     error = capsys.readouterr().err
-    assert error.startswith("warning: 2 constants are fitted to a single row, which many values")
-    assert error.count("\n") == 1
-    assert main(["calibrate", file_of(tmp_path, ROW, other), "--summary"]) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["calibrate", file_of(tmp_path, ROW), "--summary", "--shipped"]) == 0
-    assert capsys.readouterr().err == ""
+    assert complaint in error
+    assert "Traceback" not in error
 
 
 def test_a_terminal_sees_how_far_the_fit_is(

@@ -87,6 +87,10 @@ ONE_CHIP_LANES = 4
 SHARE_BYTES = 8 * 1024
 """No ring has less than this; assumed."""
 
+MOST_BYTES = 8 * 1024 * 1024
+"""The largest buffer that the runtime all-reduces so. nec.h gives each mesh program such a limit,
+not its value; by hand, to rows of two ranks of trn1: there the rate changes after 8 MiB."""
+
 
 def arrange_on_one_chip(layout: GroupLayout) -> int:
     """The number of members; UnsuitedError unless they share a chip."""

@@ -41,6 +41,10 @@ from ncc_runtime.topology.format.spec import FabricShape
 LANES = (0, 1, 2, 3)
 """DMA rings; the first sends, all reduce what lies on the chip. Assumed."""
 
+ONE_CHIP_CHANNELS = 2
+"""Channels of a group on one chip, each with a slice of every chunk. Source: nki-library, channels
+of fine-grained collectives: 2 for groups of 4, 8 and 16."""
+
 
 @attrs.frozen
 class CubeForm:
@@ -127,17 +131,17 @@ def _gray(number: int) -> int:
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2 log2(chips) sends, of 2(chips-1)/chips of a chip member's share of the buffer in all."""
-    return stages.all_reduce("rdh", job, [_stage(job, arrangement)])
+    return stages.all_reduce("rdh", job, _stages(job, arrangement))
 
 
 def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each half as long as the one before."""
-    return stages.reduce_scatter("rdh", job, [_stage(job, arrangement)])
+    return stages.reduce_scatter("rdh", job, _stages(job, arrangement))
 
 
 def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """log2(chips) sends, each twice as long as the one before, then the exchange on the chip."""
-    return stages.all_gather("rdh", job, [_stage(job, arrangement)])
+    return stages.all_gather("rdh", job, _stages(job, arrangement))
 
 
 @attrs.frozen(eq=False)
@@ -337,10 +341,13 @@ class Rdh:
         return (position >> axis << axis)[:, None] + np.arange(1 << axis)
 
 
-def _stage(job: Job, arrangement: Arrangement) -> StageAlgorithm:
-    return STAGE.stage(
-        Subgroups(arrangement.orders, job.symmetry), arrangement.form, Strand(0, LANES)
-    )
+def _stages(job: Job, arrangement: Arrangement) -> list[StageAlgorithm]:
+    """One for all axes; a group on one chip has no axes, and a stage for each of its channels."""
+    subgroups = Subgroups(arrangement.orders, job.symmetry)
+    strands = [Strand(0, LANES)]
+    if arrangement.form == CubeForm(subgroups.size, 1):
+        strands = [Strand(channel, (channel,)) for channel in range(ONE_CHIP_CHANNELS)]
+    return [STAGE.stage(subgroups, arrangement.form, strand) for strand in strands]
 
 
 STAGE = StageKind(arrange, Rdh)

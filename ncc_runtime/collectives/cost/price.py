@@ -523,8 +523,12 @@ class PlanRun:
 
 
 def _passes_on(move: Transfer) -> bool:
-    """Whether every member sends to one other as soon as it has the data: a pipeline."""
-    return move.second_target is None and not move.credit and bool((move.peer != IDLE).all())
+    """Whether all that send receive as much, and send it on as soon as it is there: a pipeline.
+
+    In KangaRing these are the primaries.
+    """
+    active = np.flatnonzero(move.peer != IDLE)
+    return not move.credit and np.array_equal(np.sort(move.peer[active]), active)
 
 
 def _channels(moves: Sequence[Transfer]) -> int:
