@@ -248,8 +248,9 @@ class RoundCosts:
         shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, *NETWORK))]
         users = (amounts[:, shared] > 0).sum(axis=0)
         sharers = max(1, int(users.max(initial=0)))
-        together = np.zeros_like(amounts[0])
-        together[shared] = np.where(users > 1, amounts[:, shared].sum(axis=0), 0)
+        together = amounts.sum(axis=0)
+        if sharers > 1:  # a turn is of what several use
+            together[shared] = np.where(users > 1, together[shared], 0)
         together_ps, kind = self._machine.busiest(together)
         turn_ps = together_ps // sharers
         if sharers > 1 and together_ps > min(cost.latency_ps for cost in costs):
