@@ -406,7 +406,7 @@ def load(
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
     >>> neff = ncc_compiler.compile_text(text, ncc_compiler.CompileOptions(ranks=4))
     >>> load(neff, "trn2", placement="spread")
-    <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread>
+    <Model: main: 4 ranks on 1 x trn2.48xlarge, lnc 2, spread; policy neuron>
     """
     named, files = plans_apart(algorithms or {}, plans)
     options = LoadOptions(
