@@ -199,6 +199,9 @@ def test_each_side_of_a_diff_may_have_its_policy(
     assert main(["diff", neff, *words.split(), "--json"]) == 0
     places = json.loads(capsys.readouterr().out)["places"]
     assert [place["policy"] for place in places] == policies
+    assert main(["diff", neff, *words.split()]) == 0
+    is_said = "and both policies choose the same" in capsys.readouterr().out
+    assert is_said is (policies == ["neuron", "best"])
 
 
 @pytest.mark.parametrize(
