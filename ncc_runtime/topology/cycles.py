@@ -104,12 +104,13 @@ def closed_walk(topology: Topology, chips: Sequence[int]) -> Walk:
 def _walk(edges: Edges, chips: tuple[int, ...]) -> Walk:
     degree = Counter(src for src, _ in edges)
     starts = sorted(chips, key=degree.__getitem__)  # a path of a line begins at an end
+    round_a_tree = _round_a_tree(edges, chips, starts[0])
     steps = [BUDGET]
-    for start in starts:
+    for start in starts if round_a_tree else ():  # else links do not join the chips
         path = next(_paths(edges, (start, *chips), steps, greedy=True), ())
         if path:
             return path + path[-2:0:-1]
-    return _round_a_tree(edges, chips, starts[0])
+    return round_a_tree
 
 
 def _round_a_tree(edges: Edges, chips: tuple[int, ...], start: int) -> Walk:
