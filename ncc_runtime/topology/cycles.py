@@ -3,10 +3,11 @@
 A ring algorithm sends along such a cycle, and one ring for each cycle uses every link once. Where
 chips close no cycle, as those of a line do not, `closed_walk` goes there and back.
 
-On a grid of rings and lines cycles are constructed. Elsewhere, and on small grids or where links are
-down, they are searched depth first with a budget: in the order of chips, then, if that finds none,
-by Warnsdorff's rule, towards the chip with the fewest neighbours left. No cycle is an answer too.
-A path through all chips is searched in the same way. networkx has no search for Hamiltonian cycles of general graphs.
+On a grid of rings and lines cycles are constructed. Elsewhere, and on small grids or where links
+are down, they are searched depth first with a budget: in the order of chips, then, if that finds
+none, by Warnsdorff's rule, towards the chip with the fewest neighbours left. No cycle is an answer
+too. A path through all chips is searched in the same way. networkx has no search for Hamiltonian
+cycles of general graphs.
 
 The construction: a torus of d rings is the union of d 2-factors, which are sets of disjoint cycles
 through all places; at first one for each dimension. Take a square of links, two opposite sides in
@@ -88,7 +89,7 @@ Walk = tuple[int, ...]
 
 
 def closed_walk(topology: Topology, chips: Sequence[int]) -> Walk:
-    """A walk that visits every chip and takes every link at most once each way; () if there is none.
+    """A walk that visits every chip and takes a link once each way at most; () if there is none.
 
     Chips are numbered through all instances. The walk goes there and back over links that are up
     both ways: along a path through all chips if one is found, so that it visits the ends once and
@@ -103,12 +104,13 @@ def closed_walk(topology: Topology, chips: Sequence[int]) -> Walk:
 def _walk(edges: Edges, chips: tuple[int, ...]) -> Walk:
     degree = Counter(src for src, _ in edges)
     starts = sorted(chips, key=degree.__getitem__)  # a path of a line begins at an end
+    round_a_tree = _round_a_tree(edges, chips, starts[0])
     steps = [BUDGET]
-    for start in starts:
+    for start in starts if round_a_tree else ():  # else links do not join the chips
         path = next(_paths(edges, (start, *chips), steps, greedy=True), ())
         if path:
             return path + path[-2:0:-1]
-    return _round_a_tree(edges, chips, starts[0])
+    return round_a_tree
 
 
 def _round_a_tree(edges: Edges, chips: tuple[int, ...], start: int) -> Walk:

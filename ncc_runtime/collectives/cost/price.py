@@ -246,12 +246,8 @@ class RoundCosts:
         amounts = np.array([cost.amounts for cost in costs])
         span = self._machine.vector.span
         shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, *NETWORK))]
-        users = (amounts[:, shared] > 0).sum(axis=0)
-        sharers = max(1, int(users.max(initial=0)))
-        together = amounts.sum(axis=0)
-        if sharers > 1:  # a turn is of what several use
-            together[shared] = np.where(users > 1, together[shared], 0)
-        together_ps, kind = self._machine.busiest(together)
+        sharers = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
+        together_ps, kind = self._machine.busiest(amounts.sum(axis=0))
         turn_ps = together_ps // sharers
         if sharers > 1 and together_ps > min(cost.latency_ps for cost in costs):
             # strands that take turns wait for the slowest route among them
@@ -370,7 +366,6 @@ class PlanRun:
         self._costs = RoundCosts(machine, groups, element_bytes)
         self._signals = SignalRows(plan.columns)
         strands = {move.strand for one_round in plan.rounds for move in one_round.transfers}
-        self._self_peers = np.arange(plan.members)
         self._is_alone = len(strands) < 2  # its rounds in turn, so that no part is shared
         self._chains: dict[_Strand, ChainTime] = {}
         self._peers: dict[_Strand, _Peers] = {}  # of the last round
@@ -464,7 +459,7 @@ class PlanRun:
         begin = latest(after, ChainTime(cost.grant_ps)).later(waits * self._machine.row_ps)
 
         peers = tuple(move.peer.tobytes() for move in moves)
-        if all(np.array_equal(move.peer, self._self_peers) for move in moves):
+        if all(_is_local(move) for move in moves):
             peers = self._peers.get(strand, ())  # a local round does not break a ring's step
         elif self._peers.get(strand) == peers:
             cost = attrs.evolve(cost, busy_ps=cost.busy_ps + cost.wait_ps)
@@ -532,8 +527,12 @@ def _passes_on(move: Transfer) -> bool:
     return not move.credit and np.array_equal(np.sort(move.peer[active]), active)
 
 
+def _is_local(move: Transfer) -> bool:
+    """Whether every member writes in its own memory."""
+    return np.array_equal(move.peer, np.arange(len(move.peer)))
+
+
 def _channels(moves: Sequence[Transfer]) -> int:
     """Distinct lanes and columns of peers: what a rank may have to wait for."""
-    self_peers = np.arange(len(moves[0].peer)) if moves else np.empty(0)
-    remote = (move for move in moves if not np.array_equal(move.peer, self_peers))
+    remote = (move for move in moves if not _is_local(move))
     return len({(move.lane, move.peer.tobytes()) for move in remote})
