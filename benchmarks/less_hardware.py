@@ -21,9 +21,8 @@ from ncc_runtime.errors import NccError
 from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.lower import lower
 from ncc_runtime.options import Policy
-from ncc_runtime.placement import PlaceOptions, place_on
+from ncc_runtime.placement import parse_on, place_on
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
-from ncc_runtime.topology import fault_names
 
 PLACES: tuple[tuple[str, int], ...] = (
     *(("trn1", 8), ("trn1", 32), ("trn1,placement=spread", 16), ("trn1,nodes=2", 64)),
@@ -69,7 +68,7 @@ class Drawn:
             case = attrs.evolve(case, custom_groups=groups)
         executable = lower(
             program_of_case(case),
-            place_on(with_faults(self.on, faults), self.ranks),
+            place_on(parse_on(",".join((self.on, *faults))), self.ranks),
             {operator.op.value: forced} if forced else {},
             policy=policy,
             times_only=True,
@@ -79,47 +78,37 @@ class Drawn:
         return executable.lowered[0].name, collective_ps(executable) / 1e6
 
 
-def with_faults(on: str, faults: Sequence[str]) -> PlaceOptions:
-    """A place with links down, as `c0-c1`, or slow links and cores, as `c0.core1=50%`."""
-    topology, *settings = on.split(",")
-    values = dict(setting.split("=") for setting in settings)
-    named = [fault_names.slow(text) if "=" in text else fault_names.down(text) for text in faults]
-    return PlaceOptions(
-        topology,
-        nodes=int(values.get("nodes", 1)),
-        placement=values.get("placement", "linear"),
-        lnc=int(values["lnc"]) if "lnc" in values else None,
-        faults=tuple(named),
-    )
-
-
 def drawn(places: Sequence[tuple[str, int]], rng: random.Random) -> Drawn:
     """All ranks in one group half of the time; operators with several algorithms mostly."""
     on, ranks = rng.choice(places)
     divisors = [members for members in range(2, ranks + 1) if ranks % members == 0]
+    faults = dict(fault(on, ranks, rng) for _ in range(rng.randint(1, MOST_FAULTS)))
     return Drawn(
         on,
         ranks,
         rng.choice((ranks, rng.choice(divisors))),
         rng.choice((*REDUCING, *REDUCING, rng.choice(OTHERS))),
         rng.choice(SIZES),
-        tuple(fault(on, ranks, rng) for _ in range(rng.randint(1, MOST_FAULTS))),
+        tuple(faults.values()),
     )
 
 
-def fault(on: str, ranks: int, rng: random.Random) -> str:
-    """A link of the place down or slow, or a slow core of a chip that has ranks."""
-    placement = place_on(with_faults(on, ()), ranks)
+def fault(on: str, ranks: int, rng: random.Random) -> tuple[frozenset[str], str]:
+    """A link of the place down or slow, or a slow core of a chip that has ranks; and what it hits.
+
+    Of two faults of one link the later one counts, so that it could be less damage.
+    """
+    placement = place_on(parse_on(on), ranks)
     links = placement.topology.links
     percent = rng.choice((10, 50, 90, 99))
     if rng.random() < 0.2 or not len(links):
         chip = int(rng.choice(placement.chip))
-        core = rng.randrange(placement.topology.cores_per_chip)
-        return f"c{chip}.core{core}={percent}%"
+        core = f"c{chip}.core{rng.randrange(placement.topology.cores_per_chip)}"
+        return frozenset((core,)), f"slow={core}={percent}%"
     row = rng.randrange(len(links))
-    source, target = links.end(int(links.src[row])), links.end(int(links.dst[row]))
-    name = f"{source}{rng.choice('->')}{target}"
-    return name if rng.random() < 0.5 else f"{name}={percent}%"
+    ends = links.end(int(links.src[row])), links.end(int(links.dst[row]))
+    name = rng.choice("->").join(ends)
+    return frozenset(ends), f"down={name}" if rng.random() < 0.5 else f"slow={name}={percent}%"
 
 
 def steps(case: Drawn, policy: Policy, show: float) -> Iterator[float]:

@@ -292,7 +292,10 @@ class ProgramChooser:
         return self._timed[exact]
 
     def _clock_ps(self, job: Job, candidate: Candidate) -> int | None:
-        """None where the clock would take long, or semaphores do not suffice."""
+        """None where the clock would take long, or semaphores do not suffice.
+
+        AsymmetryError where one instance does not stand for all.
+        """
         plans = tuple(replica_groups_of(self._program, job, candidate))
         transfers = sum(
             len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
@@ -303,6 +306,8 @@ class ProgramChooser:
             return None
         try:
             return self._clock(job.placeholder, plans, self.symmetry)
+        except AsymmetryError:
+            raise
         except LoweringError:
             return None
 

@@ -467,9 +467,7 @@ class PlanRun:
             self.first_ps, self._first_grant_ps = cost.grant_ps + cost.latency_ps, cost.grant_ps
         return begin
 
-    def _continue_phase(
-        self, strands: frozenset[_Strand], *, crosses: bool, reduces: bool
-    ) -> None:
+    def _continue_phase(self, strands: frozenset[_Strand], *, crosses: bool, reduces: bool) -> None:
         """Begin a new phase unless the round belongs to the last one."""
         phase = self._phase
         is_same = (strands, crosses, reduces) == (phase.strands, phase.crosses, phase.reduces)
