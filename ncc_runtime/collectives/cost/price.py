@@ -11,9 +11,8 @@ and for bytes the busiest part of the machine. Four ideas:
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
    begins k - 1 turns late.
 3. A *phase* is a run of rounds with the same strands that all, or none of them, cross between
-   instances, and that all reduce, or none of them. Inside a phase strands overlap only as far as
-   its busiest part allows; what follows waits: engines that idle while a ring gathers do not reduce
-   meanwhile. A CC-core performs its rows in order, so a phase begins no earlier than the last round
+   instances. Inside a phase strands overlap only as far as its busiest part allows; what follows
+   waits. A CC-core performs its rows in order, so a phase begins no earlier than the last round
    of the phase before; a part that both use serves one phase after the other, or both by halves.
 4. Every row of a CC-core counts: signals to all that wait for this rank, a row per transfer, a wait
    for each channel by which something arrives and for each owner and reader of operands. While a
@@ -321,11 +320,10 @@ class _LoadSum:
 
 @attrs.define(eq=False)
 class _Phase:
-    """Rounds of the same strands, alike in whether they cross between instances and reduce."""
+    """Rounds of the same strands that all, or none of them, cross between instances."""
 
     strands: frozenset[_Strand] = frozenset()
     crosses: bool = False
-    reduces: bool = False
     rounds: int = 0
     first: ChainTime | None = None  # when its first bytes are under way
     sums: dict[int, _LoadSum] = attrs.field(factory=dict)  # by id of the load
@@ -414,11 +412,7 @@ class PlanRun:
         all_strands = latest(*self._chains.values())
         if None in strands:  # transfers of no strand follow those of all strands
             all_strands, self._turns_delay = all_strands.then(self._turns_delay), ChainTime()
-        self._continue_phase(
-            frozenset(strands),
-            crosses=any(cost.crosses for cost in alone),
-            reduces=any(len(move.sources) > 1 for move in one_round.transfers),
-        )
+        self._continue_phase(frozenset(strands), any(cost.crosses for cost in alone))
         costs, delay = self._costs.side_by_side(alone)
         self._turns_delay = latest(self._turns_delay, delay)
         self._phase.add([load for of_strand in sized for load in of_strand])
@@ -467,15 +461,14 @@ class PlanRun:
             self.first_ps, self._first_grant_ps = cost.grant_ps + cost.latency_ps, cost.grant_ps
         return begin
 
-    def _continue_phase(self, strands: frozenset[_Strand], *, crosses: bool, reduces: bool) -> None:
+    def _continue_phase(self, strands: frozenset[_Strand], crosses: bool) -> None:
         """Begin a new phase unless the round belongs to the last one."""
-        phase = self._phase
-        is_same = (strands, crosses, reduces) == (phase.strands, phase.crosses, phase.reduces)
+        is_same = (strands, crosses) == (self._phase.strands, self._phase.crosses)
         if not (self._is_alone or is_same):
             self._end_phase()
             if strands != self._phase.strands:
                 self._phase_floor = self._last_begin
-            self._phase, self._turns_delay = _Phase(strands, crosses, reduces), ChainTime()
+            self._phase, self._turns_delay = _Phase(strands, crosses), ChainTime()
 
     def _end_phase(self) -> None:
         """Parts serve the phase after those before it."""
