@@ -9,6 +9,7 @@ A place is topology[xnodes]:ranks.
 """
 
 import argparse
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
@@ -58,7 +59,7 @@ class Timed:
 def placement_of(where: str) -> Placement:
     """A place: topology[xnodes]:ranks."""
     machine, _, ranks = where.partition(":")
-    topology, _, nodes = machine.partition("x")
+    topology, nodes = re.fullmatch(r"(.*?)(?:x(\d+))?", machine).groups()
     return place(build(topology, int(nodes or 1)), int(ranks))
 
 

@@ -4,6 +4,7 @@ Algorithms ask for an arrangement, a hashable description of orders and clusters
 that are arranged alike share one plan.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import TypeAlias, TypeVar
@@ -11,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import attrs
 
 from ncc_runtime.placement import Placement
-from ncc_runtime.topology.cycles import disjoint_cycles
+from ncc_runtime.topology.cycles import closed_walk, disjoint_cycles
 
 Members: TypeAlias = tuple[int, ...]
 
@@ -114,3 +115,24 @@ class GroupLayout:
             cycles = (tuple(sorted(clusters)),)
         used = cycles[: topology.rank_dma_channels]
         return tuple(tuple(clusters[chip] for chip in cycle) for cycle in used)
+
+    def there_and_back(self) -> tuple[Members, ...]:
+        """Members along a closed walk over the links between their chips, and the same in reverse.
+
+        Members of a chip are shared out over its visits: of two on a line, one is on the way there
+        and one on the way back, and in reverse they change. Each of the two takes every link at
+        most once each way. () where links do not join the chips.
+        """
+        topology = self.placement.topology
+        clusters = {self.seats[cluster[0]].chip: cluster for cluster in self.by_chip()}
+        walk = closed_walk(topology, tuple(clusters))
+        if not walk:
+            return ()
+        visits, visited = Counter(walk), Counter[int]()
+        order: list[int] = []
+        for chip in walk:
+            cluster, visit = clusters[chip], visited[chip]
+            begin, end = (-(-len(cluster) * k // visits[chip]) for k in (visit, visit + 1))
+            order += cluster[begin:end]
+            visited[chip] += 1
+        return (tuple(order), (order[0], *order[:0:-1]))[: topology.rank_dma_channels]

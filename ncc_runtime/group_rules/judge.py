@@ -174,7 +174,8 @@ class _GroupJudge:
     def _advised(self, verdict: Verdict, places: Places, shape: str = "") -> Verdict:
         """The verdict with the nearest allowed group, if there is one."""
         text = cores_text(self.placement.topology, places)
-        advice = f"nearest allowed group: {shape}{text}" if places else ""
+        size = "" if len(places) == len(verdict.ranks) else ", of another size"
+        advice = f"nearest allowed group{size}: {shape}{text}" if places else ""
         return attrs.evolve(verdict, nearest=places, advice=advice)
 
     def _parts(self, group: Ranks) -> np.ndarray:

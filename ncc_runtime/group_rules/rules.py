@@ -41,10 +41,14 @@ def _runs(size: int, of: int) -> tuple[Cores, ...]:
     return tuple(tuple(range(first, first + size)) for first in range(0, of, size))
 
 
-def _consecutive_chips(chips: int) -> tuple[Cores, ...]:
-    """Both cores of every one of some consecutive chips."""
-    spans = ((a, b) for a in range(chips) for b in range(a + 1, chips + 1))
-    return tuple(tuple(range(2 * a, 2 * b)) for a, b in spans)
+def _consecutive_chips(chips: int, *, is_ring: bool = False) -> tuple[Cores, ...]:
+    """Both cores of every one of some consecutive chips; on a ring the first follows the last."""
+    on_line = ((a, b) for a in range(chips) for b in range(a + 1, chips + 1))
+    groups = [tuple(range(2 * a, 2 * b)) for a, b in on_line]
+    if is_ring:
+        round_the_ring = ((a, b) for a in range(2, chips) for b in range(1, a))
+        groups += [(*range(2 * b), *range(2 * a, 2 * chips)) for a, b in round_the_ring]
+    return tuple(groups)
 
 
 def _row_pairs(row: int) -> tuple[Cores, ...]:
@@ -125,14 +129,15 @@ _TRN1_RULES = (
 )
 
 _CONSECUTIVE = "an even number of ranks takes all cores of consecutive chips"
+_RING_OF_12 = "images/inf248xl-topology.png, a ring; assumed: chip 0 is the one after chip 11"
 _INF2_RULES = (
     GroupRule(
         "inf2-G1",
-        _CONSECUTIVE,
-        _V21,
+        f"{_CONSECUTIVE}, also of chips 11 and 0",
+        f"{_V21}; {_RING_OF_12}",
         ("inf2.48xlarge",),
         1,
-        _consecutive_chips(12),
+        _consecutive_chips(12, is_ring=True),
         is_size_rule=True,
     ),
     GroupRule(

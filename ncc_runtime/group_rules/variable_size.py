@@ -89,7 +89,10 @@ def _all_to_all(placement: Placement, group: Ranks) -> Judged:
 
 
 def _switched(placement: Placement, group: Ranks) -> Judged:
-    """All ranks of consecutive chips; the nearest such group by a search over spans of chips."""
+    """All ranks of consecutive chips; the nearest such group by a search over spans of chips.
+
+    It has the size of the group, if that is of several whole chips.
+    """
     topology, members = placement.topology, list(group)
     if topology.lnc != _LNC:
         return Judged(CONSECUTIVE_CHIPS, False)
@@ -104,7 +107,9 @@ def _switched(placement: Placement, group: Ranks) -> Judged:
     # the best spans, the one nearest in size is taken.
     gain = np.concatenate(([0], np.cumsum(2 * count - size)))
     length = np.arange(chips + 1) - np.arange(chips + 1)[:, None]
-    gains = np.where(length > 1, gain - gain[:, None], np.iinfo(np.int64).min)
+    has_size = length * size == len(group)
+    is_taken = (length > 1) & (has_size if has_size[length > 1].any() else True)
+    gains = np.where(is_taken, gain - gain[:, None], np.iinfo(np.int64).min)
     size_difference = np.where(
         gains == gains.max(), abs(length * size - len(group)), np.iinfo(np.int64).max
     )

@@ -1,9 +1,9 @@
 """Verdicts: what one rule says of a group, as data and as one line.
 
-Verdicts are made of two things. The nearest allowed group to one that is refused has the smallest
-symmetric difference; of equal ones the closest in size, then one on all of the group's instances
-before one on a single instance, then the first that is listed. The chains that source-target pairs
-form tell which of them close to rings.
+Verdicts are made of two things. The nearest allowed group to one that is refused has its size, if
+any that is allowed has, and the smallest symmetric difference; of equal ones it is the closest in
+size, then one on all of the group's instances before one on a single instance, then the first that
+is listed. The chains that source-target pairs form tell which of them close to rings.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -113,38 +113,40 @@ def nearest_group(masks: np.ndarray, parts: np.ndarray, *, alone: bool = False) 
     return best[1]
 
 
-def _on_all(masks: np.ndarray, parts: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
-    """The best of the same cores on every instance, with its two measures."""
+_Distance = tuple[bool, int, int]
+"""Whether it has another size, its symmetric difference, and by how much its size differs."""
+
+
+def _on_all(masks: np.ndarray, parts: np.ndarray) -> tuple[_Distance, np.ndarray]:
+    """The best of the same cores on every instance, with its distance."""
     if len(parts) > 1:
         masks = np.concatenate([masks, np.eye(parts.shape[1], dtype=bool)])
     shared = (masks.astype(np.int64) @ parts.T.astype(np.int64)).sum(1)
-    measure, index = _closest(masks.sum(1) * len(parts), shared, int(parts.sum()))
+    distance, index = _closest(masks.sum(1) * len(parts), shared, int(parts.sum()))
     chosen = np.zeros_like(parts)
     chosen[:] = masks[index] if index is not None else False
-    return measure, chosen
+    return distance, chosen
 
 
-def _on_one(masks: np.ndarray, parts: np.ndarray) -> tuple[tuple[int, int], np.ndarray]:
-    """The best on one instance alone, with its two measures."""
+def _on_one(masks: np.ndarray, parts: np.ndarray) -> tuple[_Distance, np.ndarray]:
+    """The best on one instance alone, with its distance."""
     shared = masks.astype(np.int64) @ parts.T.astype(np.int64)
     sizes = np.repeat(masks.sum(1), len(parts))
-    measure, index = _closest(sizes, shared.ravel(), int(parts.sum()))
+    distance, index = _closest(sizes, shared.ravel(), int(parts.sum()))
     chosen = np.zeros_like(parts)
     if index is not None:
         mask, instance = divmod(index, len(parts))
         chosen[instance] = masks[mask]
-    return measure, chosen
+    return distance, chosen
 
 
-def _closest(
-    sizes: np.ndarray, shared: np.ndarray, total: int
-) -> tuple[tuple[int, int], int | None]:
-    """Symmetric difference and difference in size of the best candidate, and its index."""
+def _closest(sizes: np.ndarray, shared: np.ndarray, total: int) -> tuple[_Distance, int | None]:
+    """The distance of the best candidate, and its index; None if there is none."""
     if not len(sizes):
-        return (np.iinfo(np.int64).max, 0), None
+        return (True, np.iinfo(np.int64).max, 0), None
     differences, lengths = sizes + total - 2 * shared, np.abs(sizes - total)
-    index = int(np.lexsort((lengths, differences))[0])
-    return (int(differences[index]), int(lengths[index])), index
+    index = int(np.lexsort((lengths, differences, lengths > 0))[0])
+    return (bool(lengths[index]), int(differences[index]), int(lengths[index])), index
 
 
 @attrs.frozen

@@ -1,10 +1,13 @@
-"""Directed Hamiltonian cycles of some chips, no two of which share a link.
+"""Directed Hamiltonian cycles of some chips, no two of which share a link; else a walk over all.
 
-A ring algorithm sends along such a cycle, and one ring for each cycle uses every link once. On a
-grid of rings and lines cycles are constructed. Elsewhere, and on small grids or where links are
-down, they are searched depth first with a budget: in the order of chips, then, if that finds none,
-by Warnsdorff's rule, towards the chip with the fewest neighbours left. No cycle is an answer too.
-networkx has no search for Hamiltonian cycles of general graphs.
+A ring algorithm sends along such a cycle, and one ring for each cycle uses every link once. Where
+chips close no cycle, as those of a line do not, `closed_walk` goes there and back.
+
+On a grid of rings and lines cycles are constructed. Elsewhere, and on small grids or where links
+are down, they are searched depth first with a budget: in the order of chips, then, if that finds
+none, by Warnsdorff's rule, towards the chip with the fewest neighbours left. No cycle is an answer
+too. A path through all chips is searched in the same way. networkx has no search for Hamiltonian
+cycles of general graphs.
 
 The construction: a torus of d rings is the union of d 2-factors, which are sets of disjoint cycles
 through all places; at first one for each dimension. Take a square of links, two opposite sides in
@@ -55,15 +58,10 @@ def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ..
     both ways. Of parallel links each may be in a cycle. One chip is a cycle without links; () if
     there is none.
     """
-    links, group = topology.links, tuple(chips)
+    group = tuple(chips)
     if len(group) == 1:
         return (group,)
-    largest = max(links.src.max(initial=0), links.dst.max(initial=0), *group)
-    inside = np.zeros(int(largest) + 1, bool)
-    inside[list(group)] = True
-    rows = np.flatnonzero(~links.is_down & inside[links.src] & inside[links.dst])
-    ends = zip(links.src[rows].tolist(), links.dst[rows].tolist(), strict=True)
-    counts = Counter(dict(zip(ends, links.parallel_links[rows].tolist(), strict=True)))
+    counts = _links_inside(topology, group)
     most = min(sum(counts[edge] for edge in counts if edge[0] == chip) for chip in group)
     searched = functools.partial(_searched_cycles, frozenset(counts), group)
     constructed = functools.partial(_constructed_cycles, topology.axes, counts, group)
@@ -73,6 +71,60 @@ def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ..
         if len(best) < most:
             best = max(best, cycles_of(), key=len)
     return best
+
+
+def _links_inside(topology: Topology, chips: tuple[int, ...]) -> LinkCounts:
+    """The links between chips that are up."""
+    links = topology.links
+    largest = max(links.src.max(initial=0), links.dst.max(initial=0), *chips)
+    inside = np.zeros(int(largest) + 1, bool)
+    inside[list(chips)] = True
+    rows = np.flatnonzero(~links.is_down & inside[links.src] & inside[links.dst])
+    ends = zip(links.src[rows].tolist(), links.dst[rows].tolist(), strict=True)
+    return Counter(dict(zip(ends, links.parallel_links[rows].tolist(), strict=True)))
+
+
+Walk = tuple[int, ...]
+"""Chips in the order of visits, each joined to the next by a link, and the last to the first."""
+
+
+def closed_walk(topology: Topology, chips: Sequence[int]) -> Walk:
+    """A walk that visits every chip and takes a link once each way at most; () if there is none.
+
+    Chips are numbered through all instances. The walk goes there and back over links that are up
+    both ways: along a path through all chips if one is found, so that it visits the ends once and
+    the others twice, else round a spanning tree (a depth-first search by Warnsdorff's rule).
+    """
+    group = tuple(chips)
+    counts = _links_inside(topology, group)
+    return _walk(frozenset(edge for edge in counts if edge[::-1] in counts), group)
+
+
+@lru_cache(maxsize=256)
+def _walk(edges: Edges, chips: tuple[int, ...]) -> Walk:
+    degree = Counter(src for src, _ in edges)
+    starts = sorted(chips, key=degree.__getitem__)  # a path of a line begins at an end
+    round_a_tree = _round_a_tree(edges, chips, starts[0])
+    steps = [BUDGET]
+    for start in starts if round_a_tree else ():  # else links do not join the chips
+        path = next(_paths(edges, (start, *chips), steps, greedy=True), ())
+        if path:
+            return path + path[-2:0:-1]
+    return round_a_tree
+
+
+def _round_a_tree(edges: Edges, chips: tuple[int, ...], start: int) -> Walk:
+    after = _neighbours(edges, chips)
+    path, visited, walk = [start], {start}, [start]
+    while path:
+        left = [dst for dst in after[path[-1]] if dst not in visited]
+        if left:
+            path.append(min(left, key=lambda dst: sum(far not in visited for far in after[dst])))
+            visited.add(path[-1])
+        else:
+            path.pop()
+        walk += path[-1:]
+    return tuple(walk[:-1]) if len(visited) == len(chips) else ()
 
 
 def _constructed_cycles(
@@ -168,9 +220,23 @@ def _cycles(
     edges: Edges, chips: tuple[int, ...], steps: list[int], *, greedy: bool
 ) -> Iterator[Cycle]:
     """Hamiltonian cycles in the order of chips, or greedily; stops when `steps` has run out."""
+    for path in _paths(edges, chips, steps, greedy=greedy):
+        if (path[-1], path[0]) in edges:
+            yield path
+
+
+def _neighbours(edges: Edges, chips: Sequence[int]) -> dict[int, list[int]]:
     after: dict[int, list[int]] = {chip: [] for chip in chips}
     for src, dst in sorted(edges):
         after[src].append(dst)
+    return after
+
+
+def _paths(
+    edges: Edges, chips: tuple[int, ...], steps: list[int], *, greedy: bool
+) -> Iterator[Cycle]:
+    """Hamiltonian paths from the first of the chips, which are searched as cycles are."""
+    after = _neighbours(edges, chips)
     path, visited = [chips[0]], {chips[0]}
 
     def neighbours(chip: int) -> Iterator[int]:
@@ -190,7 +256,7 @@ def _cycles(
         path.append(chip)
         visited.add(chip)
         choices.append(neighbours(chip))
-        if len(path) == len(chips) and (chip, chips[0]) in edges:
+        if len(path) == len(after):
             yield tuple(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncc_runtime.topology.cycles import disjoint_cycles, grid_cycles
+from ncc_runtime.topology.cycles import closed_walk, disjoint_cycles, grid_cycles
 from ncc_runtime.topology.graph import Topology, build
 from tests.draws_topology import build_levels, grids, worn
 
@@ -150,3 +150,59 @@ def test_any_grid_has_cycles_of_its_own_links_only(topology: Topology) -> None:
 
 def test_the_published_cycles_of_trainium2_are_kept() -> None:
     assert disjoint_cycles(build("trn2"), range(16))[0][:8] == (0, 1, 2, 3, 7, 4, 5, 6)
+
+
+def assert_walks(topology: Topology, chips: Sequence[int]) -> tuple[int, ...]:
+    """A walk over all chips that takes no link twice the same way; the walk."""
+    walk = closed_walk(topology, chips)
+    assert set(walk) == set(chips)
+    assert Counter(steps(walk)) <= strands(topology)
+    return walk
+
+
+def line(chips: int, *, down: str = "") -> Topology:
+    """Trainium2 chips on a line."""
+    return build_levels(
+        f'[[level]]\nname = "l"\nkind = "line"\nsize = {{value = {chips}, source = "s"}}\n'
+        'bandwidth_bytes_per_s = {value = 9000000, source = "s"}\n'
+        f'latency_ps = {{value = 9, source = "s"}}\n{down}'
+    )
+
+
+def test_a_walk_goes_along_a_line_there_and_back() -> None:
+    assert assert_walks(line(4), [2, 0, 1, 3]) == (0, 1, 2, 3, 2, 1)
+    assert assert_walks(line(2), [1, 0]) == (1, 0)
+    assert assert_walks(line(9), range(3, 6)) == (3, 4, 5, 4)
+
+
+def test_a_walk_goes_round_a_tree_where_no_path_passes_all_chips() -> None:
+    walk = assert_walks(torus(3, 3), [0, 1, 4, 7, 3, 5])  # a star with 4 in the middle
+    assert len(walk) == 8 or len(walk) == 10
+    star = build_levels(
+        '[[level]]\nname = "g"\nkind = "graph"\nsize = {value = 4, source = "s"}\n'
+        'links = {value = [[0, 1], [0, 2], [0, 3]], source = "s"}\n'
+        'bandwidth_bytes_per_s = {value = 9000000, source = "s"}\n'
+        'latency_ps = {value = 9, source = "s"}\n'
+    )
+    assert assert_walks(star, range(4)) == (1, 0, 2, 0, 3, 0)
+
+
+def test_there_is_no_walk_between_chips_that_links_do_not_join() -> None:
+    assert closed_walk(line(4), [0, 1, 3]) == ()
+    one_way = '[[fault]]\nfrom = 1\nto = 2\ndown = true\nsource = "s"\n'
+    assert closed_walk(line(4, down=one_way), range(4)) == ()
+
+
+@given(topology=st.one_of(grids(), worn()))
+@settings(max_examples=60)
+def test_a_walk_of_any_grid_takes_no_link_twice_the_same_way(topology: Topology) -> None:
+    chips = range(topology.chips_per_node)
+    walk = closed_walk(topology, chips)
+    if walk:
+        assert assert_walks(topology, chips) == walk
+    else:
+        links = {edge for edge in strands(topology) if max(edge) < len(chips)}
+        reached = {0}
+        for _ in chips:
+            reached |= {end for start, end in links if start in reached and (end, start) in links}
+        assert len(chips) == 1 or reached != set(chips)

@@ -54,26 +54,26 @@ def ring(*ranks: int) -> tuple[tuple[int, int], ...]:
 CASES = [
     # rule, place, ranks, allowed, refused, nearest allowed to the refused
     ("trn1-G1", "trn1", 32, (2, 3), (1, 2), "cores 0-1"),
-    ("trn1-G2", "trn1", 32, (4, 5, 6, 7), (2, 3, 4, 5), "cores 2-3"),
-    ("trn1-G3", "trn1", 32, every(1, 16, 8), every(1, 12, 4), "cores 4-7"),
-    ("trn1-G4", "trn1", 32, every(1, 32, 16), every(2, 32), "cores 0,8,16,24"),
+    ("trn1-G2", "trn1", 32, (4, 5, 6, 7), (2, 3, 4, 5), "cores 0-3"),
+    ("trn1-G3", "trn1", 32, every(1, 16, 8), every(1, 12, 4), "cores 0-7"),
+    ("trn1-G4", "trn1", 32, every(1, 32, 16), every(2, 32), "cores 0-15"),
     ("trn1-G6", "trn1n.32xlarge", 32, (3, 11, 19, 27), (3, 11, 19, 26), "cores 3,11,19,27"),
     ("trn1-G8", "trn1.2xlarge", 2, (0, 1), None, ""),
-    ("inf2-G1", "inf2", 24, every(1, 18, 4), every(1, 9), "cores 0-7"),
+    ("inf2-G1", "inf2", 24, every(1, 18, 4), (*every(1, 7), 23), "cores 0-7"),
     ("inf2-G2", "inf2.24xlarge", 12, every(1, 12), (0, 2), "cores 0-1"),
     ("inf2-G3", "inf2.8xlarge", 2, (0, 1), None, ""),
     ("trn2-G1", "trn2", 64, (4, 5, 6, 7), (4, 5, 6, 8), "cores 4-7"),
-    ("trn2-G2", "trn2", 64, (0, 1, 2, 3, 12, 13, 14, 15), every(1, 8), "cores 0-3"),
-    ("trn2-G3", "trn2", 64, every(1, 32, 16), every(1, 24, 8), "cores 8-11"),
-    ("trn2-G4", "trn2", 64, every(1, 48, 16), every(1, 32), "cores 0-15"),
+    ("trn2-G2", "trn2", 64, (0, 1, 2, 3, 12, 13, 14, 15), every(1, 8), "cores 0-3,12-15"),
+    ("trn2-G3", "trn2", 64, every(1, 32, 16), every(1, 24, 8), "cores 0-15"),
+    ("trn2-G4", "trn2", 64, every(1, 48, 16), every(1, 32), "cores 0-15,48-63"),
     ("trn2-G6", "trn2", 64, (5, 21, 37, 53), (5, 20, 37, 53), "cores 5,21,37,53"),
     ("trn2-G7", "trn2", 64, every(4, 64, 1), (*every(4, 60), 61), "cores 0,4,8"),
     ("trn2-G9", "trn2,lnc=1", 128, (4, 5, 6, 7), (2, 3, 4, 5), "cores 0-3"),
-    ("trn2-G10", "trn2,lnc=1", 128, every(1, 16, 8), every(1, 12, 4), "cores 4-7"),
-    ("trn2-G11", "trn2,lnc=1", 128, every(1, 64, 32), every(1, 48, 16), "cores 16-23"),
-    ("trn2-G12", "trn2,lnc=1", 128, every(1, 96, 32), every(1, 64), "cores 0-31"),
+    ("trn2-G10", "trn2,lnc=1", 128, every(1, 16, 8), every(1, 12, 4), "cores 0-7"),
+    ("trn2-G11", "trn2,lnc=1", 128, every(1, 64, 32), every(1, 48, 16), "cores 0-31"),
+    ("trn2-G12", "trn2,lnc=1", 128, every(1, 96, 32), every(1, 64), "cores 0-31,96-127"),
     ("trn2-G14", "trn2,lnc=1", 128, (9, 41, 73, 105), (9, 41, 73, 104), "cores 9,41,73,105"),
-    ("trn2-G15", "trn2,lnc=1", 128, every(8, 128, 3), every(1, 16), "cores 0-7"),
+    ("trn2-G15", "trn2,lnc=1", 128, every(8, 128, 3), every(1, 16), "cores 0,8,16"),
     ("trn2-G17", "trn2.3xlarge", 4, (0, 1, 2, 3), (0, 1), "cores 0-3"),
     ("trn2-G18", "trn2.3xlarge,lnc=1", 8, (4, 5, 6, 7), (0, 2, 4, 6, 7), "cores 4-7"),
 ]
@@ -94,10 +94,16 @@ def test_a_group_that_breaks_a_rule_is_refused_with_the_nearest_allowed(case: tu
     rule, on, ranks, _, refused, nearest = case
     (verdict,) = judged(on, ranks, (refused,))
     assert (verdict.rule, verdict.allowed) == (rule, False)
-    assert verdict.advice.startswith(f"nearest allowed group: {nearest}")
+    assert_is_nearest(verdict, nearest)
     cores = tuple(core for _, core in verdict.nearest)
     (again,) = judged(on, ranks, (cores,))
     assert again.allowed
+
+
+def assert_is_nearest(verdict: Verdict, cores: str) -> None:
+    """The advice is a group on these cores, and says so if it is of another size."""
+    size = "" if len(verdict.nearest) == len(verdict.ranks) else ", of another size"
+    assert verdict.advice.startswith(f"nearest allowed group{size}: {cores}")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,41 @@ def test_all_cores_of_an_instance_are_a_group(rule: str, on: str, group: Ranks) 
 def test_a_size_that_no_rule_has_is_refused_by_the_sizes(rule: str, on: str, group: Ranks) -> None:
     (verdict,) = judged(on, len(group), (group,))
     assert (verdict.rule, verdict.allowed) == (rule, False)
+    assert verdict.advice.startswith("nearest allowed group, of another size: cores 0-")
+
+
+@pytest.mark.parametrize("group", [(0, 1, 22, 23), (*every(1, 10), *every(1, 24, 14))])
+def test_consecutive_chips_of_inf2_go_on_round_the_ring(group: Ranks) -> None:
+    (verdict,) = judged("inf2", 24, (group,))
+    assert (verdict.rule, verdict.allowed) == ("inf2-G1", True)
+    (refused,) = judged("inf2", 24, ((0, 1, *group[3:], 12),))
+    assert not refused.allowed
+    (line,) = judged("inf2.24xlarge", 12, ((0, 1, 10, 11),))
+    assert (line.rule, line.allowed) == ("inf2-G2", False)
+
+
+def test_inf2_takes_every_run_of_chips_of_its_ring_and_nothing_else() -> None:
+    (rule,) = (rule for rule in RULES if rule.id == "inf2-G1")
+    runs = {
+        tuple(sorted(2 * ((first + k) % 12) + core for k in range(chips) for core in range(2)))
+        for first in range(12)
+        for chips in range(1, 13)
+    }
+    assert sorted(rule.groups) == sorted(runs)
+
+
+@pytest.mark.parametrize("on", ["trn1", "trn1n.32xlarge", "inf2", "inf2.24xlarge", "trn2"])
+def test_the_chips_of_every_group_are_reached_over_links_between_them(on: str) -> None:
+    """As the sources' groups have it: full rings, or neighbours; the wrap of a ring is a link."""
+    for lnc in {1, build(on).lnc}:
+        topology = build(on, lnc=lnc)
+        links = set(zip(topology.links.src.tolist(), topology.links.dst.tolist(), strict=True))
+        for cores in {cores for rule in rules_of(topology) for cores in rule.groups}:
+            chips = {core // topology.ranks_per_chip for core in cores}
+            reached = {min(chips)}
+            for _ in chips:
+                reached |= {end for start, end in links if start in reached and end in chips}
+            assert reached == chips
 
 
 def test_groups_across_instances_have_the_same_cores_of_each() -> None:
@@ -132,7 +173,7 @@ def test_groups_across_instances_have_the_same_cores_of_each() -> None:
     assert (allowed.rule, allowed.allowed) == ("trn2-G3", True)
     (refused,) = judged("trn2", 128, ((*every(1, 16), *every(1, 76, 64)),))
     assert (refused.rule, refused.allowed) == ("efa-G1", False)
-    assert refused.advice == "nearest allowed group: cores 0-15 of instances 0-1"
+    assert refused.advice == ("nearest allowed group, of another size: cores 0-15 of instances 0-1")
 
 
 def test_a_group_may_have_one_rank_of_each_instance() -> None:
@@ -160,7 +201,7 @@ def test_pairs_are_on_neighbouring_chips() -> None:
     (refused,) = shifted("trn1", 12, ring(0, 2, 4))
     assert (refused.rule, refused.allowed) == ("permute-G2", False)
     assert refused.fact.startswith("collective-permute over cores 0,4: ")
-    assert refused.advice == "nearest allowed group: a ring through cores 0-1"
+    assert refused.advice == "nearest allowed group, of another size: a ring through cores 0-1"
 
 
 def test_neighbours_are_joined_by_a_link_that_is_up(tmp_path: Path) -> None:
@@ -186,7 +227,7 @@ def test_an_all_to_all_stays_inside_an_instance() -> None:
     assert (allowed.rule, allowed.allowed) == ("trn2-G5", True)
     (refused,) = judged("trn2", 128, (every(1, 128),), op=CollectiveOp.ALL_TO_ALL)
     assert (refused.rule, refused.allowed) == ("all-to-all-G1", False)
-    assert refused.advice == "nearest allowed group: cores 0-63 of instance 0"
+    assert refused.advice == "nearest allowed group, of another size: cores 0-63 of instance 0"
 
 
 GATHER, EXCHANGE = CollectiveOp.ALL_GATHER_V, CollectiveOp.ALL_TO_ALL_V
@@ -214,7 +255,8 @@ def test_collectives_of_variable_size_have_rules_of_their_own(case: tuple) -> No
     assert (verdict.rule, verdict.allowed, verdict.nearest) == (rule, True, ())
     (verdict,) = judged(on, ranks, (refused,), op=op)
     assert (verdict.rule, verdict.allowed) == (rule, False)
-    assert verdict.advice.startswith(f"nearest allowed group: {nearest}")
+    if nearest:
+        assert_is_nearest(verdict, nearest)
     size = place_on(parse_on(on), ranks).topology.ranks_per_node
     again = tuple(node * size + core for node, core in verdict.nearest)
     assert all(one.allowed for one in judged(on, ranks, (again,), op=op))
@@ -339,7 +381,9 @@ def test_no_allowed_group_is_nearer_than_the_nearest(group: set[int]) -> None:
         return
     nearest = {core for _, core in verdict.nearest}
     assert nearest in listed
-    assert len(nearest ^ group) == min(len(other ^ group) for other in listed)
+    same_size = [other for other in listed if len(other) == len(group)]
+    assert len(nearest ^ group) == min(len(other ^ group) for other in same_size or listed)
+    assert ("of another size" in verdict.advice) is not bool(same_size)
 
 
 @given(parts=st.tuples(*[st.sets(st.integers(0, 31), min_size=1)] * 2))
@@ -354,7 +398,9 @@ def test_the_nearest_group_across_instances_is_nearest_of_all_kinds(parts) -> No
     if verdict.allowed:
         assert here in both
     else:
-        least = min(len(other ^ here) for other in (*both, *alone))
+        every_one = (*both, *alone)
+        same_size = [other for other in every_one if len(other) == len(here)]
+        least = min(len(other ^ here) for other in same_size or every_one)
         assert len(set(verdict.nearest) ^ here) == least
 
 
@@ -364,7 +410,7 @@ def test_a_warning_counts_the_collectives_that_break_its_rule() -> None:
     assert notice.code == "trn2-G2"
     assert notice.message == (
         "all-reduce over cores 0-7: 8 ranks take chips 0 and 3, or 1 and 2, of a row; nearest "
-        "allowed group: cores 0-3; 3 collectives in all"
+        "allowed group: cores 0-3,12-15; 3 collectives in all"
     )
 
 
@@ -374,7 +420,7 @@ def test_strict_refuses_what_runs_with_a_warning_otherwise() -> None:
     assert [verdict.rule for verdict in model.verdicts if not verdict.allowed] == ["trn2-G2"]
     values = np.ones((8, 8), np.float32)
     assert (model.run([values]).outputs[0] == 8).all()
-    with pytest.raises(PlacementError, match=r"trn2-G2: .*nearest allowed group: cores 0-3"):
+    with pytest.raises(PlacementError, match=r"trn2-G2: .*nearest allowed group: cores 0-3,12-15"):
         ncc_runtime.load(program, strict=True)
 
 

@@ -67,7 +67,7 @@ def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys
     captured = capsys.readouterr()
     assert captured.err.startswith("warning: all-reduce over cores 0-7: 8 ranks take chips 0 and 3")
     assert captured.err.endswith(
-        "nearest allowed group: cores 0-3 [trn2-G2, docs/topology.md#groups]\n"
+        "nearest allowed group: cores 0-3,12-15 [trn2-G2, docs/topology.md#groups]\n"
     )
     assert "single-step-mesh  1 of 8" in captured.out
 
@@ -77,7 +77,7 @@ def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, cap
         message = refused(capsys, *command, "--strict")
         assert message.startswith("error: refused as by the hardware: all-reduce over cores 0-7: ")
         assert "(trn2-G2: neuronx-distributed-inference, attention_process_groups.py)" in message
-        assert message.endswith("nearest allowed group: cores 0-3\n")
+        assert message.endswith("nearest allowed group: cores 0-3,12-15\n")
     assert main(["run", neff, "--topology", "trn1", "--strict", "--no-values"]) == 0
 
 
@@ -87,7 +87,8 @@ def test_json_has_the_verdicts(neff: str, capsys):
         (verdict,) = json.loads(capsys.readouterr().out)["verdicts"]
         assert (verdict["id"], verdict["rule"], verdict["allowed"]) == (0, rule, allowed)
         assert verdict["ranks"] == list(range(8))
-        assert verdict["nearest"] == ([] if allowed else [[0, core] for core in range(4)])
+        nearest = [[0, core] for core in (*range(4), *range(12, 16))]
+        assert verdict["nearest"] == ([] if allowed else nearest)
 
 
 def test_one_input_row_serves_every_rank_and_wider_floats_are_rounded(neff, tmp_path, capsys):

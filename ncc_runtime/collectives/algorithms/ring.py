@@ -19,7 +19,7 @@ import attrs
 
 from ncc_runtime.collectives import stages
 from ncc_runtime.collectives.chunks import Extent, Scratch
-from ncc_runtime.collectives.layout import GroupLayout
+from ncc_runtime.collectives.layout import GroupLayout, Members
 from ncc_runtime.collectives.plan import Job, Location, Plan, Round, Space, Transfer
 from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgroups
 
@@ -31,10 +31,12 @@ SLICED_BYTES = 2 * 64 * 1024
 
 
 def arrange(layout: GroupLayout) -> Arrangement:
-    """Rings over the cycles of the links; where there are none, one in the group's order.
+    """Rings over the cycles of the links, or there and back; else one in the group's order.
 
     On several instances the chains of the instances are joined one after another.
     """
+    if len(layout.by_node()) == 1:
+        return Arrangement(_inside(layout))
     cycles = layout.arranged_by_instance(GroupLayout.chip_cycles)
     rings = [
         [[members[k] for cluster in cycle for k in cluster] for cycle in inside] or [list(members)]
@@ -47,6 +49,19 @@ def arrange(layout: GroupLayout) -> Arrangement:
             for channel in range(channels)
         )
     )
+
+
+def _inside(layout: GroupLayout) -> tuple[Members, ...]:
+    """The rings of a group on one instance.
+
+    A cycle and its reverse have two DMA rings a rank, and so have the two rings there and back,
+    which take their place where links close no cycle both ways.
+    """
+    cycles = layout.chip_cycles()
+    closed = tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles)
+    if len(closed) < 2:
+        closed = layout.there_and_back() or closed
+    return closed or (tuple(range(layout.members)),)
 
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:

@@ -9,7 +9,8 @@ and for bytes the busiest part of the machine. Four ideas:
    a piece visits all members, so its latency counts as an average one, not as the slowest.
 2. *Strands side by side* overlap. Their bytes add up on the parts that they share. But k strands
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
-   begins k - 1 turns late.
+   begins k - 1 turns late. A strand that repeats a round, over the same peers, waits until all
+   turns are over, if its latencies are shorter than those of the others.
 3. A *phase* is a run of rounds with the same strands that all, or none of them, cross between
    instances. Inside a phase strands overlap only as far as its busiest part allows; what follows
    waits. A CC-core performs its rows in order, so a phase begins no earlier than the last round
@@ -166,6 +167,7 @@ class RoundCost:
     kind: PartKind  # of the busiest part
     amounts: np.ndarray  # (parts,) no less than what it takes
     crosses: bool  # between instances
+    wait_ps: int = 0  # until the turns of other strands are over, before it can be repeated
 
     @property
     def chain(self) -> ChainTime:
@@ -237,14 +239,21 @@ class RoundCosts:
         amounts = np.array([cost.amounts for cost in costs])
         span = self._machine.vector.span
         shared = np.r_[tuple(span(kind) for kind in (PartKind.LINK, PartKind.DMA, PartKind.EFA))]
-        sharers = max(1, int((amounts[:, shared] > 0).sum(axis=0).max(initial=0)))
-        together_ps, kind = self._machine.busiest(amounts.sum(axis=0))
+        users = (amounts[:, shared] > 0).sum(axis=0)
+        sharers = max(1, int(users.max(initial=0)))
+        together = np.zeros_like(amounts[0])
+        together[shared] = np.where(users > 1, amounts[:, shared].sum(axis=0), 0)
+        together_ps, kind = self._machine.busiest(together)
         turn_ps = together_ps // sharers
         if sharers > 1 and together_ps > min(cost.latency_ps for cost in costs):
             # strands that take turns wait for the slowest route among them
             costs = [attrs.evolve(cost, average_latency_ps=cost.latency_ps) for cost in costs]
         costs = [
             attrs.evolve(cost, busy_ps=turn_ps, kind=kind) if turn_ps > cost.busy_ps else cost
+            for cost in costs
+        ]
+        costs = [
+            attrs.evolve(cost, wait_ps=max(0, together_ps - cost.latency_ps - cost.busy_ps))
             for cost in costs
         ]
         return costs, ChainTime(0, ((kind, (sharers - 1) * turn_ps),))
@@ -353,6 +362,7 @@ class PlanRun:
         self._costs = RoundCosts(machine, groups, element_bytes)
         self._signals = SignalRows(plan.columns)
         strands = {move.strand for one_round in plan.rounds for move in one_round.transfers}
+        self._self_peers = np.arange(plan.members)
         self._is_alone = len(strands) < 2  # its rounds in turn, so that no part is shared
         self._chains: dict[_Strand, ChainTime] = {}
         self._peers: dict[_Strand, _Peers] = {}  # of the last round
@@ -446,8 +456,12 @@ class PlanRun:
         begin = latest(after, ChainTime(cost.grant_ps)).later(waits * self._machine.row_ps)
 
         peers = tuple(move.peer.tobytes() for move in moves)
-        if self._peers.get(strand) == peers and all(_passes_on(move) for move in moves):
-            cost = attrs.evolve(cost, latency_ps=cost.average_latency_ps)
+        if all(np.array_equal(move.peer, self._self_peers) for move in moves):
+            peers = self._peers.get(strand, ())  # a local round does not break a ring's step
+        elif self._peers.get(strand) == peers:
+            cost = attrs.evolve(cost, busy_ps=cost.busy_ps + cost.wait_ps)
+            if all(_passes_on(move) for move in moves):
+                cost = attrs.evolve(cost, latency_ps=cost.average_latency_ps)
         self._peers[strand] = peers
         end = begin.then(cost.chain)
         self._chains[strand] = end
