@@ -107,8 +107,10 @@ def measure(case: Case) -> Measured:
     trace = simulate(executable, PlannedDecisions(executable, {}))
     timed = time.process_time()
     traffic = traffic_of(trace)
-    run = Run([], trace, traffic, collective_rows(executable, traffic, trace))
-    summary.as_text(executable, run, RunOptions(values=False, verify=False), 0.0)
+    options = RunOptions(values=False, verify=False)
+    rows = collective_rows(executable, traffic, trace)
+    run = Run(executable, options, [], trace, traffic, rows)
+    summary.as_text(executable, run, options, 0.0)
     end = time.process_time()
     instances = executable.ranks // executable.representatives
     moved = np.isin(trace.queue, trace.queues_of(DmaQueue))

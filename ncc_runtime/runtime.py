@@ -245,7 +245,7 @@ class Model:
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
-        healthy_ps: int | None = None
+        healthy_us: float | None = None
         if arrays is None:
             decisions = self._decisions(self.executable, given, options)
             sized, notes = assumed(self.executable)
@@ -254,7 +254,7 @@ class Model:
             healthy = self.healthy(times_only=not given) if options.clock else None
             if healthy is not None:
                 decisions = self._decisions(healthy, given, options)
-                healthy_ps = simulate(assumed(healthy)[0], decisions).time_ps
+                healthy_us = simulate(assumed(healthy)[0], decisions).time_ps / 1e6
         else:
             machine = self._machine(options)
             machine.load(arrays)
@@ -267,13 +267,13 @@ class Model:
             healthy = self.healthy() if options.clock and not has_counts else None
             if healthy is not None:
                 moved = recorded.moved(self.executable, healthy)
-                healthy_ps = simulate(healthy, moved).time_ps
+                healthy_us = simulate(healthy, moved).time_ps / 1e6
         return Run(
             executable=self.executable,
             options=options,
             outputs=outputs,
             trace=trace,
-            healthy_ps=healthy_ps,
+            healthy_us=healthy_us,
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),

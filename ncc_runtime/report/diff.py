@@ -202,7 +202,11 @@ def why_nothing(diff: Diff) -> str:
     is_same = all(np.array_equal(of_a, of_b) for of_a, of_b in columns)
     names = {executable.topology.name for executable in diff.executables}
     if is_same and len(names) == 1:
-        return "every rank is on the same core of the same machine"
+        if a.topology.active_faults != b.topology.active_faults:
+            return "every rank is on the same core, and what is down or slow makes no difference"
+        policies = {executable.policy for executable in diff.executables}
+        alike = ", and both policies choose the same" if len(policies) == 2 else ""
+        return f"every rank is on the same core of the same machine{alike}"
     if is_same:
         return "ranks are on equal cores, and what the programs use is the same on both topologies"
     if np.array_equal(a.chip, b.chip):

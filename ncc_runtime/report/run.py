@@ -51,7 +51,7 @@ class Run:
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
     host_s: float = 0.0
-    healthy_ps: int | None = None  # predicted time where nothing is down or slow
+    healthy_us: float | None = None
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
     @functools.cached_property
@@ -100,11 +100,6 @@ class Run:
     def time_us(self) -> float | None:
         """Predicted time until the last rank is done, in microseconds."""
         return None if self.trace is None else self.trace.time_ps / 1e6
-
-    @property
-    def healthy_us(self) -> float | None:
-        """Predicted time where nothing is down or slow, in microseconds."""
-        return None if self.healthy_ps is None else self.healthy_ps / 1e6
 
 
 SCHEMA = 1

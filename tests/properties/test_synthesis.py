@@ -29,6 +29,7 @@ from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import PlaceOptions, place, place_on
 from ncc_runtime.topology.graph import Topology
 from tests.draws_placed_groups import OPERATORS, Case, layout_of
@@ -246,17 +247,25 @@ def test_dimensions_of_other_rates_are_busy_equally_long() -> None:
     assert (pods.slot[(place[0, 0] != place[0, 1])] < 3).all()
 
 
-def chosen(topology: str, ranks: int, elements: int, forced: str | None = None) -> str:
+def chosen(
+    topology: str,
+    ranks: int,
+    elements: int,
+    forced: str | None = None,
+    policy: Policy = Policy.NEURON,
+) -> str:
     program = collective_program(ALL_REDUCE, ranks, [elements])
     placement = place_on(PlaceOptions(topology), ranks)
-    chooser = Chooser(placement, {} if forced is None else {"all-reduce": forced})
+    choices = {} if forced is None else {"all-reduce": forced}
+    chooser = Chooser(placement, choices, policy=policy)
     job = job_of(program, program.placeholders[0])
     found = chooser.candidates(job, groups_of(program, program.placeholders[0]))
     return chooser.best(job, found).chosen.name
 
 
-def test_with_a_link_down_a_large_all_reduce_is_synthesised(down: str) -> None:
-    assert chosen(down, 64, 1 << 24) == "synthesised"
+def test_with_a_link_down_policy_best_synthesises_a_large_all_reduce(down: str) -> None:
+    assert chosen(down, 64, 1 << 24, policy=Policy.BEST) == "synthesised"
+    assert chosen(down, 64, 1 << 24) != "synthesised"
     assert chosen("trn2", 64, 1 << 24) != "torus"
     assert chosen("trn2", 64, 1 << 24, "torus") == "torus"
 

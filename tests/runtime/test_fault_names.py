@@ -193,7 +193,7 @@ def test_the_heading_and_json_say_what_is_down_or_slow(capsys) -> None:
     words = ["bench", "allr", "-r", "64", "-b", "64", "--down", "c0-c1"]
     assert main([*words, "--on", "trn2,slow=c5.core0=50%"]) == 0
     heading = capsys.readouterr().out.splitlines()[0]
-    assert heading.endswith("linear; c0-c1 down; c5.core0 at 50 %")
+    assert heading.endswith("linear; c0-c1 down; c5.core0 at 50 %; policy neuron")
     assert main([*words, "--json"]) == 0
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
     state = {"name": "c0-c1", "state": "down", "node": 0, "source": "--down c0-c1"}

@@ -83,7 +83,7 @@ def test_verify_prints_a_line_for_each_proof(neff: str, capsys):
     assert main(["verify", neff, "--algorithm", "all-reduce=ring"]) == 0
     captured = capsys.readouterr()
     first, memory, *lines = captured.out.splitlines()
-    assert first == "all-reduce: 4 ranks on 1 x trn2.48xlarge, lnc 2, linear"
+    assert first == "all-reduce: 4 ranks on 1 x trn2.48xlarge, lnc 2, linear; policy neuron"
     assert memory.startswith("HBM of 24 GiB a rank: ")
     for name, line in zip(NAMES, lines, strict=False):
         assert line.startswith(name)

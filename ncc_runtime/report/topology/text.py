@@ -610,7 +610,7 @@ def _quantity(key: str, figure: Figure) -> str:
         return f"{value / 1e9:g} GHz"
     if key.endswith("_ps"):
         return f"{value / 1e6:g} us"
-    return f"{value:,} bytes" if key.endswith("_bytes") else str(value)
+    return f"{value:,} bytes" if key.endswith(("_bytes", "_bytes_per_rank")) else str(value)
 
 
 def _rate(bytes_per_s: int) -> str:
