@@ -11,8 +11,9 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 
+from ncc_runtime.machine_model.parts import UNLIMITED
 from ncc_runtime.placement import Placement
-from ncc_runtime.topology.cycles import closed_walk, disjoint_cycles
+from ncc_runtime.topology.cycles import closed_walk, disjoint_cycles, link_rates
 
 Members: TypeAlias = tuple[int, ...]
 
@@ -101,7 +102,38 @@ class GroupLayout:
         """The layout of some of the members, renumbered in this order."""
         return GroupLayout(tuple(self.seats[member] for member in members), self.placement)
 
+    @cached_property
+    def _link_rates(self) -> dict[tuple[int, int], int]:
+        """Of the slowest link from one chip of the group to another that is up, bytes a second."""
+        return link_rates(self.placement.topology, [seat.chip for seat in self.seats])
+
+    def rates(self) -> list[int]:
+        """The different rates of links between its chips, ascending; [1] where there are none."""
+        return sorted(set(self._link_rates.values())) or [1]
+
+    def carried(self, rings: Sequence[Members]) -> int:
+        """Bytes a second of rings side by side, all with as many bytes.
+
+        A ring is as fast as its slowest link, and all wait for the slowest ring. So a slow link is
+        left out where fewer rings that avoid it carry more.
+        """
+        chips = [[self.seats[member].chip for member in ring] for ring in rings]
+        rates = [
+            self._link_rates.get(pair, UNLIMITED)
+            for order in chips
+            for pair in zip(order, (*order[1:], order[0]), strict=True)
+        ]
+        return len(rings) * min(rates, default=0)
+
     def chip_cycles(self) -> tuple[tuple[Members, ...], ...]:
+        """The `cycles_over` links that carry most."""
+        found = [self.cycles_over(rate) for rate in self.rates()]
+        firsts = [
+            tuple(tuple(cluster[0] for cluster in cycle) for cycle in cycles) for cycles in found
+        ]
+        return found[max(range(len(found)), key=lambda k: self.carried(firsts[k]))]
+
+    def cycles_over(self, least_rate: int) -> tuple[tuple[Members, ...], ...]:
         """Cycles over links that no two share, as clusters: the members of each chip in turn.
 
         No more than a rank has groups of DMA engines, so that no two wait for the same engines. Of
@@ -110,13 +142,13 @@ class GroupLayout:
         """
         clusters = {self.seats[cluster[0]].chip: cluster for cluster in self.by_chip()}
         topology = self.placement.topology
-        cycles = disjoint_cycles(topology, tuple(clusters))
+        cycles = disjoint_cycles(topology, tuple(clusters), least_rate)
         if not cycles and topology.switches_per_node and len(self.by_node()) == 1:
             cycles = (tuple(sorted(clusters)),)
         used = cycles[: topology.rank_dma_channels]
         return tuple(tuple(clusters[chip] for chip in cycle) for cycle in used)
 
-    def there_and_back(self) -> tuple[Members, ...]:
+    def there_and_back(self, least_rate: int) -> tuple[Members, ...]:
         """Members along a closed walk over the links between their chips, and the same in reverse.
 
         Members of a chip are shared out over its visits: of two on a line, one is on the way there
@@ -125,7 +157,7 @@ class GroupLayout:
         """
         topology = self.placement.topology
         clusters = {self.seats[cluster[0]].chip: cluster for cluster in self.by_chip()}
-        walk = closed_walk(topology, tuple(clusters))
+        walk = closed_walk(topology, tuple(clusters), least_rate)
         if not walk:
             return ()
         visits, visited = Counter(walk), Counter[int]()

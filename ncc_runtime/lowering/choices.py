@@ -54,7 +54,7 @@ NEAR_PERCENT = 150
 """Of the least price: what is dearer is not timed. Prices of 0.68 to 1.35 times the clock's times
 have been seen."""
 
-MOST_TIMED = 4_000_000
+MOST_TIMED = 500_000
 """Transfers of a candidate, of all members, up to which it is timed: half a minute of the clock."""
 
 NOTHING_FORCED: Mapping[str, str] = MappingProxyType({})
@@ -260,18 +260,22 @@ class ProgramChooser:
             )
 
     def _by_clock(self, job: Job, choice: Choice, others: np.ndarray) -> Choice:
-        """What the clock finds fastest among the candidates whose prices are near the least."""
-        most_ps = choice.chosen.time_ps * NEAR_PERCENT // 100
+        """What the clock finds fastest among the candidates whose prices are near the least.
+
+        Where it cannot time all of them, the price decides.
+        """
         able = [each for each in choice.candidates if not each.reason]
         if self._clock is None or choice.is_forced or len(able) < 2:
             return choice
+        most_ps = choice.chosen.time_ps * NEAR_PERCENT // 100
         candidates = [
             self._timed_if_near(job, candidate, most_ps, others) for candidate in choice.candidates
         ]
-        timed = [each for each in candidates if each.clock_ps is not None]
-        if len(timed) < 2:
+        near = [each for each in candidates if not each.reason and each.time_ps <= most_ps]
+        times_ps = [each.clock_ps for each in near if each.clock_ps is not None]
+        if len(near) < 2 or len(times_ps) < len(near):
             return choice
-        chosen = min(timed, key=lambda each: each.clock_ps or 0)
+        chosen = near[times_ps.index(min(times_ps))]
         return attrs.evolve(choice, chosen=chosen, candidates=tuple(candidates))
 
     def _timed_if_near(
@@ -288,7 +292,10 @@ class ProgramChooser:
         return self._timed[exact]
 
     def _clock_ps(self, job: Job, candidate: Candidate) -> int | None:
-        """None where the clock would take long, or semaphores do not suffice."""
+        """None where the clock would take long, or semaphores do not suffice.
+
+        AsymmetryError where one instance does not stand for all.
+        """
         plans = tuple(replica_groups_of(self._program, job, candidate))
         transfers = sum(
             len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
@@ -299,6 +306,8 @@ class ProgramChooser:
             return None
         try:
             return self._clock(job.placeholder, plans, self.symmetry)
+        except AsymmetryError:
+            raise
         except LoweringError:
             return None
 

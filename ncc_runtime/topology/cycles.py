@@ -51,17 +51,21 @@ LinkCounts = Counter[tuple[int, int]]
 """How many links lead from one chip to another; a trunk counts each of its parallel links."""
 
 
-def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ...]:
+def disjoint_cycles(
+    topology: Topology, chips: Sequence[int], least_rate: int = 0
+) -> tuple[Cycle, ...]:
     """Disjoint cycles, as many as are found, each beginning with the first of the chips.
 
     Chips are numbered through all instances. A cycle is followed by its reverse where the links go
-    both ways. Of parallel links each may be in a cycle. One chip is a cycle without links; () if
-    there is none.
+    both ways. Of parallel links each may be in a cycle. Links slower than `least_rate`, in bytes a
+    second, are left out. One chip is a cycle without links; () if there is none.
     """
     group = tuple(chips)
     if len(group) == 1:
         return (group,)
-    counts = _links_inside(topology, group)
+    counts = _links_inside(topology, group, least_rate)
+    if not _round_a_tree(frozenset(counts), group, group[0]):
+        return ()
     most = min(sum(counts[edge] for edge in counts if edge[0] == chip) for chip in group)
     searched = functools.partial(_searched_cycles, frozenset(counts), group)
     constructed = functools.partial(_constructed_cycles, topology.axes, counts, group)
@@ -73,13 +77,28 @@ def disjoint_cycles(topology: Topology, chips: Sequence[int]) -> tuple[Cycle, ..
     return best
 
 
-def _links_inside(topology: Topology, chips: tuple[int, ...]) -> LinkCounts:
-    """The links between chips that are up."""
+def link_rates(topology: Topology, chips: Sequence[int]) -> dict[tuple[int, int], int]:
+    """By source and target, bytes a second of the slowest link between chips that is up."""
+    links, rows = topology.links, _rows_inside(topology, chips)
+    columns = (links.src[rows], links.dst[rows], links.bandwidth_bytes_per_s[rows])
+    rates: dict[tuple[int, int], int] = {}
+    for source, target, rate in zip(*(column.tolist() for column in columns), strict=True):
+        rates[source, target] = min(rate, rates.get((source, target), rate))
+    return rates
+
+
+def _rows_inside(topology: Topology, chips: Sequence[int]) -> np.ndarray:
     links = topology.links
     largest = max(links.src.max(initial=0), links.dst.max(initial=0), *chips)
     inside = np.zeros(int(largest) + 1, bool)
     inside[list(chips)] = True
-    rows = np.flatnonzero(~links.is_down & inside[links.src] & inside[links.dst])
+    return np.flatnonzero(~links.is_down & inside[links.src] & inside[links.dst])
+
+
+def _links_inside(topology: Topology, chips: tuple[int, ...], least_rate: int) -> LinkCounts:
+    """The links between chips that are up, without the slower ones."""
+    links, rows = topology.links, _rows_inside(topology, chips)
+    rows = rows[links.bandwidth_bytes_per_s[rows] >= least_rate]
     ends = zip(links.src[rows].tolist(), links.dst[rows].tolist(), strict=True)
     return Counter(dict(zip(ends, links.parallel_links[rows].tolist(), strict=True)))
 
@@ -88,15 +107,16 @@ Walk = tuple[int, ...]
 """Chips in the order of visits, each joined to the next by a link, and the last to the first."""
 
 
-def closed_walk(topology: Topology, chips: Sequence[int]) -> Walk:
+def closed_walk(topology: Topology, chips: Sequence[int], least_rate: int = 0) -> Walk:
     """A walk that visits every chip and takes a link once each way at most; () if there is none.
 
     Chips are numbered through all instances. The walk goes there and back over links that are up
     both ways: along a path through all chips if one is found, so that it visits the ends once and
-    the others twice, else round a spanning tree (a depth-first search by Warnsdorff's rule).
+    the others twice, else round a spanning tree (a depth-first search by Warnsdorff's rule). Links
+    slower than `least_rate` are left out.
     """
     group = tuple(chips)
-    counts = _links_inside(topology, group)
+    counts = _links_inside(topology, group, least_rate)
     return _walk(frozenset(edge for edge in counts if edge[::-1] in counts), group)
 
 

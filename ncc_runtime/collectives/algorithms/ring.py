@@ -118,13 +118,16 @@ def _inside(layout: GroupLayout) -> tuple[Members, ...]:
     """The rings of a group on one instance.
 
     A cycle and its reverse have two DMA rings a rank, and so have the two rings there and back,
-    which take their place where links close no cycle both ways.
+    which take their place where links close no cycle both ways. Of what is found with and without
+    slow links that is taken that carries most.
     """
-    cycles = layout.chip_cycles()
-    closed = tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles)
-    if len(closed) < 2:
-        closed = layout.there_and_back() or closed
-    return closed or (tuple(range(layout.members)),)
+    found: list[tuple[Members, ...]] = []
+    for rate in layout.rates():
+        cycles = layout.cycles_over(rate)
+        found.append(tuple(tuple(k for cluster in cycle for k in cluster) for cycle in cycles))
+        if len(cycles) < 2:
+            found.append(layout.there_and_back(rate))
+    return max(found, key=layout.carried) or (tuple(range(layout.members)),)
 
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:

@@ -31,6 +31,10 @@ MOST_CHUNKS = 4
 """Chunks that the fastest link carries in a slot at most, where links have different rates."""
 
 
+PARALLEL_SENDS = 4
+"""Chunks that a chip can send in a slot at least: one for each group of DMA engines (assumed)."""
+
+
 @attrs.frozen(cache_hash=True)
 class LinkGraph:
     """Edges between chips 0..chips-1, and how much their links carry."""
@@ -45,7 +49,8 @@ class LinkGraph:
 
         Rates are rounded down to multiples of a unit, a fraction of the fastest rate: the one that
         loses least of all rates together. A link that is too slow for one chunk gets none, unless
-        chips would be cut off without it.
+        chips would be cut off without it. Where the links of a chip are few all carry more, for the
+        chunks of a slot go side by side, each by another group of DMA engines.
         """
         rates = np.array(self.rates, np.float64)
         fastest = rates.max(initial=1.0)
@@ -53,7 +58,13 @@ class LinkGraph:
         tried = [np.floor(rates * count / fastest + 1e-9) for count in range(1, MOST_CHUNKS + 1)]
         used = [carried.sum() / count for count, carried in enumerate(tried, 1)]
         chunks = tried[int(np.argmax(np.round(used, 6)))].astype(np.int64)
-        return chunks if self.is_connected(chunks > 0) else np.maximum(chunks, 1)
+        chunks = chunks if self.is_connected(chunks > 0) else np.maximum(chunks, 1)
+        sends = np.zeros((2, self.chips), np.int64)
+        for end in (0, -1):  # of a route by which it leaves; the last one in a reversed graph
+            for source, link in {(source, links[end]) for source, _, links in self.edges}:
+                sends[end, source] += chunks[link]
+        most = int(sends.min(axis=0).max(initial=0))
+        return chunks * -(-PARALLEL_SENDS // max(1, most))
 
     def is_connected(self, is_used: np.ndarray) -> bool:
         """Whether edges of some links, (links,) bool, lead from every chip to every other."""
