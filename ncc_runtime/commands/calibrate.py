@@ -21,7 +21,8 @@ def calibrate(reply: Reply, rows: str, out: str | None, *, shipped: bool, **word
     """Fit the free constants of each generation to the measured ROWS, and print what is left.
 
     ROWS.json is {"rows": [...]}; a row has table, instance, ranks, op, dtype, size_bytes, time_us
-    and may have nodes, lnc, pair and algorithm. With several instance types, --out writes a file for each.
+    and may have nodes, lnc, pair and algorithm. With several instance types, --out writes a file
+    for each.
     """
     from ncc_runtime.calibration import preset, residuals
     from ncc_runtime.calibration.predict import Predictor
