@@ -216,6 +216,8 @@ def user_files(draw: st.DrawFn) -> str:
         "efa.adapter_bandwidth_bytes_per_s": draw(st.integers(10**6, 10**12)),
         "efa.latency_ps": draw(st.integers(0, 10**9)),
     }
+    if draw(st.booleans()):
+        figures["efa.queue_pair_bandwidth_bytes_per_s"] = draw(st.integers(10**6, 10**12))
     stated = "".join(
         f'{key} = {{value = {value}, source = "s"}}\n' for key, value in figures.items()
     )

@@ -46,10 +46,10 @@ def calibrate(
     """Fit the free constants of each generation to the measured ROWS, and print what is left.
 
     ROWS is {"rows": [...]}; a row has table, instance, ranks, op, dtype, size_bytes, time_us and
-    may have nodes, lnc, pair and algorithm. Or it is a report of nccom-test (JSON, CSV or its table), of which
-    options say what it does not: its results name neither operator nor machine. Keys beside its
-    results may say it, too: op, ranks, nodes, lnc, dtype, instance. With several instance types,
-    --out writes a file for each.
+    may have nodes, lnc, pair and algorithm. Or it is a report of nccom-test (JSON, CSV or its
+    table), of which options say what it does not: its results name neither operator nor machine.
+    Keys beside its results may say it, too: op, ranks, nodes, lnc, dtype, instance. With several
+    instance types, --out writes a file for each.
     """
     from ncc_runtime.calibration import preset, residuals
     from ncc_runtime.calibration.measured_files import read_measured

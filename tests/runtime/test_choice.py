@@ -11,6 +11,7 @@ from ncc_runtime.collectives.bounds import Bound, bound_of
 from ncc_runtime.collectives.choose import ALGORITHMS, Choice, Chooser
 from ncc_runtime.collectives.cost.price import Price
 from ncc_runtime.errors import LoweringError
+from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.choices import groups_of, job_of
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
@@ -234,6 +235,44 @@ def test_the_bound_between_instances_is_what_their_adapters_let_out() -> None:
     # half of 8 MB enters each instance through 4 ranks of 6.25 GB/s
     assert bound.bandwidth_ps == -(-4 * MB * 10**12 // (4 * 6_250_000_000))
     assert bound.passes == "efa"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rate"),
+    # a rank alone, two on a chip, four on two chips of one adapter, eight on two adapters
+    [(2, 9_700_000_000), (4, 12_500_000_000), (8, 12_500_000_000), (16, 25_000_000_000)],
+)
+def test_an_adapter_bounds_its_ranks_together_and_a_queue_pair_one_alone(
+    ranks: int, rate: int
+) -> None:
+    program = collective_program(CollectiveOp.ALL_REDUCE, ranks, [16 * MB])
+    bound = bound_on(program, PlaceOptions("trn1", nodes=2))
+    assert bound.bandwidth_ps == -(-64 * MB * 10**12 // rate)
+    assert bound.passes == "efa"
+
+
+@pytest.mark.parametrize("op", [op for op in ALGORITHMS if op is not CollectiveOp.PERMUTE])
+@pytest.mark.parametrize("ranks", [2, 6, 16])
+def test_nothing_on_two_instances_is_quicker_than_its_bound(op: CollectiveOp, ranks: int) -> None:
+    program = collective_program(op, ranks, [ranks * 40_000])
+    for strategy in ("linear", "spread"):
+        place = PlaceOptions("trn1", nodes=2, placement=strategy)
+        choice, _ = choice_of(program, place)
+        bound = bound_on(program, place)
+        assert all(price.time_ps >= bound.time_ps for price in prices(choice).values())
+        executable = load_on(program, place, LoadOptions()).executable
+        assert collective_ps(executable) >= bound.time_ps
+
+
+def test_lanes_of_a_ring_over_instances_share_no_adapter_in_its_price() -> None:
+    """Eight channels cross with a quarter of the buffer each, over queue pairs of 9.7 GB/s."""
+    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [64 * MB])
+    choice, _ = choice_of(program, PlaceOptions("trn1", nodes=2))
+    ring = prices(choice)["ring"]
+    steps, share = 63, 256 * MB // 64 // 8
+    relayed = share * 10**12 // 9_700_000_000 + share * 10**12 // 17_000_000_000
+    passed = share * 10**12 // 9_700_000_000
+    assert ring.bandwidth_ps == pytest.approx(steps * (relayed + passed), rel=0.02)
 
 
 def test_groups_that_share_a_link_are_priced_together() -> None:

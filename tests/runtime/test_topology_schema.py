@@ -152,3 +152,49 @@ def test_a_figure_of_the_base_that_no_longer_fits_is_told_at_the_base(tmp_path: 
         "mine.toml:2:8: efa.adapters: 16 adapters do not divide 6 chips; "
         "the base says so, give efa.adapters"
     )
+
+
+CLUSTER = """
+[[level]]
+name = "ether"
+kind = "cluster"
+adapters = {value = 4, source = "s"}
+bandwidth_bytes_per_s = {value = 50000000000, source = "s"}
+latency_ps = {value = 20000000, source = "s"}
+"""
+LIMIT = 'queue_pair_bandwidth_bytes_per_s = {value = 20000000000, source = "s"}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "alone"),
+    [
+        ('name = "mine"\nbase = "trn2.48xlarge"\n', 19_300_000_000, 19_300_000_000),
+        ('name = "mine"\nbase = "trn2.48xlarge"\n[efa]\n' + LIMIT, 20_000_000_000, 20_000_000_000),
+        # another network: what is known of the base's is not known of it
+        (LEVELS + CLUSTER, 0, 50_000_000_000),
+        (LEVELS + CLUSTER + LIMIT, 20_000_000_000, 20_000_000_000),
+        # as a figure of the same network, no more than its adapter
+        (
+            'name = "mine"\nbase = "trn2.48xlarge"\n[efa]\n'
+            'adapter_bandwidth_bytes_per_s = {value = 9000000000, source = "s"}\n',
+            19_300_000_000,
+            9_000_000_000,
+        ),
+    ],
+)
+def test_a_queue_pairs_rate_is_that_of_its_network(
+    tmp_path: Path, text: str, limit: int, alone: int
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    topology = build(str(path), 2)
+    assert topology.efa is not None
+    assert topology.efa.queue_pair_bandwidth_bytes_per_s == limit
+    assert topology.rank_efa_bandwidth_bytes_per_s == alone
+
+
+def test_a_queue_pairs_rate_has_the_bounds_of_rates(tmp_path: Path) -> None:
+    text = 'name = "mine"\nbase = "trn2.48xlarge"\n[efa]\n' + LIMIT.replace("20000000000", "9")
+    assert complaint(tmp_path, text).startswith(
+        "mine.toml:4:45: efa.queue_pair_bandwidth_bytes_per_s: 9 is not an integer from 10^6"
+    )

@@ -10,7 +10,8 @@ is under way.
 
 On several instances every cycle is a chain through each of them, joined over EFA, and there are as
 many cycles as a group has adapters in an instance, each of which enters and leaves by another one.
-Chunks go whole there: each of two halves would wait a latency of EFA for the other.
+Chunks go whole there, on as few of these cycles as have little each: an adapter is as quick with
+both halves of a chunk one after the other, and with little data it is the latency that counts.
 
 Source: AWS Neuron docs, intranode-collective-comm.rst (chunk order, cycles over mutually exclusive
 wires, two slices), internode-collective-comm.rst (open chains, several cycles so that all adapters
@@ -34,6 +35,9 @@ SLOTS = 2
 SLICED_BYTES = 2 * 64 * 1024
 """Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
 
+
+CHANNEL_BYTES = 16 * 1024
+"""Across instances, a channel for as much of a chunk; assumed: less takes a tenth of a latency."""
 
 ACROSS = "across instances"
 """The form of an arrangement of chains joined over EFA."""
@@ -132,19 +136,19 @@ def _inside(layout: GroupLayout) -> tuple[Members, ...]:
 
 def all_reduce(job: Job, arrangement: Arrangement) -> Plan:
     """2(P-1) sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(arrangement, job.buffers.operand_elements, job)
-    return stages.all_reduce("ring", job, _rings(job, arrangement, slices))
+    return stages.all_reduce("ring", job, _rings(job, arrangement, job.buffers.operand_elements))
 
 
 def reduce_scatter(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    slices = slices_of(arrangement, job.buffers.operand_elements, job)
-    return stages.reduce_scatter("ring", job, _rings(job, arrangement, slices))
+    rings = _rings(job, arrangement, job.buffers.operand_elements)
+    return stages.reduce_scatter("ring", job, rings)
 
 
 def all_gather(job: Job, arrangement: Arrangement) -> Plan:
     """P-1 sends of a share of one chunk per member, tensor and cycle."""
-    return stages.all_gather("ring", job, _rings(job, arrangement, 1))
+    rings = _rings(job, arrangement, job.buffers.result_elements, is_reducing=False)
+    return stages.all_gather("ring", job, rings)
 
 
 @attrs.frozen(eq=False)
@@ -248,21 +252,32 @@ class Ring:
         return Location(Space.SCRATCH, self.subgroups.everywhere(offset))
 
 
-def _rings(job: Job, arrangement: Arrangement, slices: int) -> list[Ring]:
+def _rings(
+    job: Job, arrangement: Arrangement, elements: Sequence[int], *, is_reducing: bool = True
+) -> list[Ring]:
+    """The rings of tensors of so many elements, each with its share of every chunk."""
+    orders = arrangement.orders
+    if arrangement.form == ACROSS:
+        orders = orders[: max(1, _chunk_bytes(arrangement, elements, job) // CHANNEL_BYTES)]
+    slices = slices_of(arrangement, elements, job) if is_reducing else 1
     return [
         Ring(Subgroups([order], job.symmetry), Strand(cycle * slices + part, (cycle,)))
-        for cycle, order in enumerate(arrangement.orders)
+        for cycle, order in enumerate(orders)
         for part in range(slices)
     ]
+
+
+def _chunk_bytes(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
+    """The largest chunk of tensors of so many elements."""
+    members = len(arrangement.orders[0])
+    return max((-(-count // members) for count in elements), default=0) * job.buffers.element_bytes
 
 
 def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> int:
     """Slices of a chunk on each cycle: two from some size on, else one."""
     if arrangement.form == ACROSS:
         return 1
-    cycles, members = len(arrangement.orders), len(arrangement.orders[0])
-    largest = max((-(-count // members) for count in elements), default=0)
-    share_bytes = largest * job.buffers.element_bytes // cycles
+    share_bytes = _chunk_bytes(arrangement, elements, job) // len(arrangement.orders)
     return 2 if share_bytes >= SLICED_BYTES else 1
 
 

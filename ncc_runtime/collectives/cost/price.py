@@ -8,7 +8,7 @@ and for bytes the busiest part of the machine. Four ideas:
    one after another. Where everybody passes on what the round before brought, over the same peers,
    a piece visits all members, so its latency counts as an average one, not as the slowest; but not
    over EFA, where the message of a round waits until that of the last one to the same peer has
-   arrived. What is reduced for another instance is reduced first and then sent, so both times count.
+   arrived. What is reduced for another instance is reduced first and then sent, so both count.
 2. *Strands side by side* overlap. Their bytes add up on the parts that they share. But k strands
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
    begins k - 1 turns late. A strand that repeats a round, over the same peers, waits until all
