@@ -33,6 +33,7 @@ from ncc_runtime.lowering.choices import (
     replica_groups_of,
 )
 from ncc_runtime.lowering.lower import lower_plans
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import build
@@ -101,7 +102,7 @@ def lines(placement: Placement, size: int, names: tuple[str, ...]) -> Iterator[s
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
     chooser = chooser_of(program, placement, {placeholder.op.value: "direct"})
     bound = bound_of(chooser.parts, job, groups)
-    chosen = ProgramChooser(program, placement).choose()[0].choice.chosen.name
+    chosen = ProgramChooser(program, placement, policy=Policy.BEST).choose()[0].choice.chosen.name
     yield (
         f"  {per_rank} B: bound {bound.time_ps / 1e6:.1f} us ({bound.decided_by}), "
         f"of links alone {bound.links_ps / 1e6:.1f} us; {chosen} is chosen"

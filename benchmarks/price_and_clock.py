@@ -27,6 +27,7 @@ from ncc_runtime.lowering.choices import (
 )
 from ncc_runtime.lowering.lower import lower_plans
 from ncc_runtime.neff.program import Program
+from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.topology.graph import build
@@ -69,9 +70,9 @@ def timed(where: str, operator: str, size: int) -> Iterator[Timed]:
     program = program_of_case(case)
     placeholder = program.placeholders[0]
     job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-    chooser = chooser_of(program, placement, {})
+    chooser = chooser_of(program, placement, {}, policy=Policy.BEST)
     able = [one for one in chooser.candidates(job, groups, price_all=True) if not one.reason]
-    chosen = ProgramChooser(program, placement).choose()[0].choice.chosen.name
+    chosen = ProgramChooser(program, placement, policy=Policy.BEST).choose()[0].choice.chosen.name
     prices = [one.price.time_ps for one in able if one.price is not None]
     for one, price_ps in zip(able, prices, strict=True):
         if price_ps <= NEAR * min(prices) or one.name == chosen:
