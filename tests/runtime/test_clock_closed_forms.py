@@ -234,7 +234,7 @@ ENTRY e {{ x = f32[{n}] parameter(0)
 
 def test_collectives_have_sixteen_times_the_share_of_compute_that_their_packets_have():
     """Four copies that read and write a stack beside a negation: 64 KiB against 4 KiB packets."""
-    elements = 2 * MIB
+    elements = 4 * MIB
     lines = [
         f"c{k} = f32[{elements}] all-reduce(x), replica_groups={{}}, to_apply=sum, "
         f'frontend_attributes={{stream_id="{k}"}}'
