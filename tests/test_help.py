@@ -47,6 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = {"table": "mine", "instance": "trn2.48xlarge", "ranks": 8, "op": "all_reduce"}
     rows = {"rows": [{**row, "dtype": "bf16", "size_bytes": 1 << 20, "time_us": 60.0}]}
     (where / "rows.json").write_text(json.dumps(rows))
+    report = {"results": [{"size(B)": 1 << 20, "type": "bf16", "time:avg(us)": 60.0}]}
+    (where / "allr.json").write_text(json.dumps(report))
     (where / "own.toml").write_text('name = "own"\nbase = "trn2.48xlarge"\n')
     for model, name in (
         (where / "step.hlo", "step"),

@@ -75,6 +75,7 @@ class Algorithm:
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
     most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
     repeats_on_links: bool = False  # members of one chip send the same bytes to another
+    fallback_of: str = ""  # published as what runs where this does not
 
     def why_not_neuron(self, placement: Placement, job: Job, groups: Sequence[Members]) -> str:
         """Why `Policy.NEURON` does not take it; "" if it does.
@@ -107,7 +108,9 @@ def _kangaring_bytes(topology: Topology) -> int:
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
-        "ring": Algorithm(ring.arrange, ring.all_reduce, most_reduced=MANY),
+        "ring": Algorithm(
+            ring.arrange, ring.all_reduce, most_reduced=MANY, fallback_of="kangaring"
+        ),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.all_reduce, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -131,7 +134,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
     },
     CollectiveOp.REDUCE_SCATTER: {
-        "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_reduced=MANY),
+        "ring": Algorithm(
+            ring.arrange, ring.reduce_scatter, most_reduced=MANY, fallback_of="kangaring"
+        ),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.reduce_scatter, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -147,7 +152,9 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         ),
     },
     CollectiveOp.ALL_GATHER: {
-        "ring": Algorithm(ring.arrange, ring.all_gather, most_reduced=MANY),
+        "ring": Algorithm(
+            ring.arrange, ring.all_gather, most_reduced=MANY, fallback_of="kangaring"
+        ),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.all_gather, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -456,8 +463,8 @@ class Chooser:
         """Estimates that are the same for any rates and times."""
         algorithms = ALGORITHMS[job.placeholder.op]
         candidates: dict[str, Candidate] = {}
+        forced = self._forced.get(job.placeholder.op.value)
         if (policy or self._policy) is Policy.NEURON:
-            forced = self._forced.get(job.placeholder.op.value)
             for name, algorithm in algorithms.items():
                 reason = algorithm.why_not_neuron(self._placement, job, groups)
                 if reason and name != forced:
@@ -480,6 +487,12 @@ class Chooser:
                 candidates[name] = Candidate(name, None, reason)
             else:
                 candidates[name] = self._builder.estimated(job, name, algorithms[name], groups)
+        if (policy or self._policy) is Policy.NEURON:
+            for name, algorithm in algorithms.items():
+                first = candidates.get(algorithm.fallback_of)
+                if first is not None and not first.reason and name != forced:
+                    reason = f"published as the fallback of {first.name}; {OTHER_POLICY}"
+                    candidates[name] = Candidate(name, None, reason, is_left_out=True)
         return tuple(candidates[name] for name in algorithms)
 
     def best(self, job: Job, candidates: Sequence[Candidate]) -> Choice:

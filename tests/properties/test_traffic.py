@@ -141,7 +141,8 @@ def test_rdh_takes_a_step_for_each_axis_and_one_transfer_where_chunks_lie_togeth
     axes, on_chip = chips.bit_length() - 1, local > 1
     rounds = case.plan().rounds
     assert len(rounds) == 2 * axes + 1 + on_chip * (1 + (axes > 0))
-    first = min(4, chips) if on_chip and axes else 1  # what lies on the chip: one in each DMA ring
+    # what lies on the chip: one in each DMA ring, of which a group on one chip has two
+    first = min(4, chips) if on_chip and axes else 1 + on_chip
     counts = [len(one.transfers) for one in rounds[: 2 * axes + 1]]
     assert counts == [first, *[1] * (2 * axes)]
 

@@ -172,7 +172,7 @@ def test_a_second_instance_changes_the_algorithm() -> None:
 
 
 def test_bytes_by_transport_equal_those_that_a_run_counts() -> None:
-    program = collective_program(CollectiveOp.ALL_REDUCE, 16, [999])
+    program = collective_program(CollectiveOp.ALL_TO_ALL, 16, [16 * 63])
     diff = compare(program, "linear", "spread")
     runs = [
         ncc_runtime.load(program, "trn2", placement=one).run(values=False)

@@ -286,13 +286,18 @@ def test_groups_that_share_a_link_are_priced_together() -> None:
     assert two.latency_ps >= one.latency_ps
 
 
-def test_a_slow_link_of_the_topology_changes_the_price() -> None:
+def test_a_slow_link_of_the_topology_changes_the_price(tmp_path: Path) -> None:
     program = collective_program(CollectiveOp.PERMUTE, 8, [MB], pairs=((0, 4),))
+    slowed = tmp_path / "slowed.toml"
+    slowed.write_text(
+        'name = "slowed"\nbase = "trn2.48xlarge"\n'
+        'link.bandwidth_bytes_per_s = {value = 32_000_000_000, source = "assumed"}\n'
+    )
     fast, slow = (
         prices(choice_of(program, PlaceOptions(topology))[0])["direct"]
-        for topology in ("trn2", "trn1")
+        for topology in ("trn2", str(slowed))
     )
-    assert slow.bandwidth_ps > 2 * fast.bandwidth_ps
+    assert slow.bandwidth_ps == 4 * fast.bandwidth_ps
 
 
 def test_who_cannot_run_a_candidate_is_named_with_the_reason() -> None:

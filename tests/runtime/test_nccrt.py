@@ -37,7 +37,7 @@ def test_run_writes_what_numpy_gives(neff: str, tmp_path: Path, capsys):
     np.savez(tmp_path / "in.npz", arg0=values)
     out = str(tmp_path / "out.npz")
     assert main(["run", neff, "--inputs", str(tmp_path / "in.npz"), "--outputs", out]) == 0
-    assert "single-step-mesh  1 of 8" in capsys.readouterr().out
+    assert "mesh       1 of 8" in capsys.readouterr().out
     with np.load(out) as file:
         np.testing.assert_allclose(file["out0"], np.tile(values.sum(0), (8, 1)), rtol=1e-5)
 
@@ -69,7 +69,7 @@ def test_groups_outside_the_hardwares_rules_run_with_a_warning(neff: str, capsys
     assert captured.err.endswith(
         "nearest allowed group: cores 0-3,12-15 [trn2-G2, docs/topology.md#groups]\n"
     )
-    assert "single-step-mesh  1 of 8" in captured.out
+    assert "mesh       1 of 8" in captured.out
 
 
 def test_groups_outside_the_hardwares_rules_are_refused_by_strict(neff: str, capsys):

@@ -126,7 +126,7 @@ def test_one_file_holds_the_plans_of_a_whole_program(tmp_path: Path):
     program = collective_program(CollectiveOp.ALL_REDUCE, 8, [64], repeat=3)
     path = saved(program, tmp_path)
     model = load(program, plans=[str(path)])
-    assert [one.name for one in model.executable.lowered] == ["single-step-mesh"] * 3
+    assert [one.name for one in model.executable.lowered] == ["mesh"] * 3
     assert len(json.loads(path.read_bytes())["collectives"]) == 1
 
 

@@ -345,7 +345,7 @@ def _stages(job: Job, arrangement: Arrangement) -> list[StageAlgorithm]:
     """One for all axes; a group on one chip has no axes, and a stage for each of its channels."""
     subgroups = Subgroups(arrangement.orders, job.symmetry)
     strands = [Strand(0, LANES)]
-    if arrangement.form == CubeForm(subgroups.size, 1):
+    if subgroups.size > 1 and arrangement.form == CubeForm(subgroups.size, 1):
         strands = [Strand(channel, (channel,)) for channel in range(ONE_CHIP_CHANNELS)]
     return [STAGE.stage(subgroups, arrangement.form, strand) for strand in strands]
 

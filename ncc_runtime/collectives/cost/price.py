@@ -5,10 +5,10 @@ and for bytes the busiest part of the machine. Four ideas:
 
 1. A *round cost* is what one round of one strand takes: a fixed latency, that of the slowest first
    byte, and the time of the busiest part for the bytes of all groups. Transfers of one DMA ring go
-   one after another. Where everybody passes on what the round before brought, over the same peers,
-   a piece visits all members, so its latency counts as an average one, not as the slowest; but not
-   over EFA, where the message of a round waits until that of the last one to the same peer has
-   arrived. What is reduced for another instance is reduced first and then sent, so both count.
+   one after another. Where all that send pass on what the round before brought, over the same
+   peers, a piece visits all of them, so its latency counts as an average one, not as the slowest;
+   but not over EFA, where the message of a round waits until that of the last one to the same peer
+   has arrived. What is reduced for another instance is reduced first and then sent: both count.
 2. *Strands side by side* overlap. Their bytes add up on the parts that they share. But k strands
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
    begins k - 1 turns late. A strand that repeats a round, over the same peers, waits until all
