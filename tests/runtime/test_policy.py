@@ -64,9 +64,30 @@ def test_neuron_leaves_out_what_is_unpublished_on_any_fabric(op: CollectiveOp, f
     found = candidates(op, ranks, place)
     left_out = {name for name, each in found.items() if each.is_left_out}
     chips_of_trn2 = {"kangaring"} if fabric not in ("six ranks", "a user's cube") else set()
-    assert left_out == (UNPUBLISHED | chips_of_trn2) & set(found)
+    shares_chips = {"single-step-mesh"} if fabric not in ("three chips", "a user's cube") else set()
+    assert left_out == (UNPUBLISHED | chips_of_trn2 | shares_chips) & set(found)
     assert found["synthesised"].reason == "unpublished; --policy best takes it too"
     assert not found["ring"].reason
+
+
+def test_neuron_leaves_out_what_is_taken_in_other_cases_only() -> None:
+    small, large = (
+        candidates(CollectiveOp.ALL_REDUCE, 2, PlaceOptions("trn1"), size_bytes=mb * MB)
+        for mb in (8, 16)
+    )
+    assert not small["direct"].is_left_out
+    assert not small["single-step-mesh"].is_left_out
+    assert (
+        large["direct"].reason == "taken up to 8388608 B, as measured; --policy best takes it too"
+    )
+    closed, open_chain = (
+        candidates(CollectiveOp.ALL_REDUCE, ranks, PlaceOptions("trn1")) for ranks in (8, 6)
+    )
+    fallback = "published as the fallback of kangaring; --policy best takes it too"
+    assert closed["ring"].reason == fallback
+    assert not open_chain["ring"].reason
+    several = closed["single-step-mesh"].reason
+    assert several.startswith("the members of a chip send the same bytes to other chips")
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

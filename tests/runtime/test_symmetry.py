@@ -20,7 +20,7 @@ from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import RunOptions
+from ncc_runtime.options import Policy, RunOptions
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.report import summary
 from ncc_runtime.report.timeline.write import write_timeline
@@ -246,7 +246,7 @@ def test_more_uneven_shares_than_are_planned_are_passed_over_unless_forced(monke
     program = collective_program(REDUCE, 16, [4097])
     placement = place_on(PlaceOptions("trn2", 2), 16)
     job, groups = (make(program, program.placeholders[0]) for make in (job_of, groups_of))
-    chooser = chooser_of(program, placement, {}, 8)
+    chooser = chooser_of(program, placement, {}, 8, policy=Policy.BEST)
     choice = chooser.best(job, chooser.candidates(job, groups))
     passed = [one.name for one in choice.candidates if "made only if it is forced" in one.reason]
     assert "rdh" in passed

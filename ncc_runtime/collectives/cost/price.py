@@ -521,10 +521,13 @@ class PlanRun:
 def _passes_on(move: Transfer) -> bool:
     """Whether all that send receive as much, and send it on as soon as it is there: a pipeline.
 
-    In KangaRing these are the primaries.
+    Of a ring these are all members; of KangaRing the primaries, inside instances.
     """
+    if move.credit:
+        return False
     active = np.flatnonzero(move.peer != IDLE)
-    return not move.credit and np.array_equal(np.sort(move.peer[active]), active)
+    is_ring = move.second_target is None and len(active) == len(move.peer)
+    return is_ring or np.array_equal(np.sort(move.peer[active]), active)
 
 
 def _is_local(move: Transfer) -> bool:
