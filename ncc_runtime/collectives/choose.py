@@ -75,7 +75,6 @@ class Algorithm:
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
     most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
     repeats_on_links: bool = False  # members of one chip send the same bytes to another
-    fallback_of: str = ""  # published as what runs where this does not
 
     def why_not_neuron(self, placement: Placement, job: Job, groups: Sequence[Members]) -> str:
         """Why `Policy.NEURON` does not take it; "" if it does.
@@ -108,9 +107,7 @@ def _kangaring_bytes(topology: Topology) -> int:
 
 ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     CollectiveOp.ALL_REDUCE: {
-        "ring": Algorithm(
-            ring.arrange, ring.all_reduce, most_reduced=MANY, fallback_of="kangaring"
-        ),
+        "ring": Algorithm(ring.arrange, ring.all_reduce, most_reduced=MANY),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.all_reduce, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -134,9 +131,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
     },
     CollectiveOp.REDUCE_SCATTER: {
-        "ring": Algorithm(
-            ring.arrange, ring.reduce_scatter, most_reduced=MANY, fallback_of="kangaring"
-        ),
+        "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_reduced=MANY),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.reduce_scatter, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -152,9 +147,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         ),
     },
     CollectiveOp.ALL_GATHER: {
-        "ring": Algorithm(
-            ring.arrange, ring.all_gather, most_reduced=MANY, fallback_of="kangaring"
-        ),
+        "ring": Algorithm(ring.arrange, ring.all_gather, most_reduced=MANY),
         "kangaring": Algorithm(
             kangaring.arrange, kangaring.all_gather, published_bytes_per_rank=_kangaring_bytes
         ),
@@ -487,12 +480,6 @@ class Chooser:
                 candidates[name] = Candidate(name, None, reason)
             else:
                 candidates[name] = self._builder.estimated(job, name, algorithms[name], groups)
-        if (policy or self._policy) is Policy.NEURON:
-            for name, algorithm in algorithms.items():
-                first = candidates.get(algorithm.fallback_of)
-                if first is not None and not first.reason and name != forced:
-                    reason = f"published as the fallback of {first.name}; {OTHER_POLICY}"
-                    candidates[name] = Candidate(name, None, reason, is_left_out=True)
         return tuple(candidates[name] for name in algorithms)
 
     def best(self, job: Job, candidates: Sequence[Candidate]) -> Choice:

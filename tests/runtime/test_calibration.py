@@ -174,7 +174,7 @@ def test_a_way_between_dies_is_paid_by_the_handshake_and_by_the_data() -> None:
 
 
 def test_rows_of_two_instances_are_within_a_quarter() -> None:
-    rows = read_rows(str(TWO_INSTANCES))
+    rows = read_measured(str(TWO_INSTANCES))
     found = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
     errors = {(one.row.table, one.row.size_bytes): one.percent for one in found.rows}
     assert len(errors) == 14
