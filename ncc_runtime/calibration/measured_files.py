@@ -41,6 +41,7 @@ class MeasuredPoint:
     group_size: int | None = None
     table: str | None = None
     pair: str = ""
+    algorithm: str = ""
     origin: str = ""  # file and number, for errors
 
     def is_of(self, case: Case, topology: Topology | None) -> bool:
@@ -89,7 +90,8 @@ def _points_of(path: str, data: bytes) -> tuple[MeasuredPoint, ...]:
         return tuple(
             MeasuredPoint(
                 row.size_bytes, row.time_us, row.op, row.dtype, row.ranks, row.nodes, row.lnc,
-                row.instance, table=row.table, pair=row.pair, origin=row.origin,
+                row.instance, table=row.table, pair=row.pair, algorithm=row.algorithm,
+                origin=row.origin,
             )
             for row in rows_of(path, document["rows"])
         )  # fmt: skip
@@ -144,6 +146,7 @@ def _as_row(point: MeasuredPoint, unsaid: Mapping[str, object], table: str) -> M
         "size_bytes": point.size_bytes,
         "time_us": point.time_us,
         "pair": point.pair,
+        "algorithm": point.algorithm,
         "origin": point.origin,
     }
     return checked(MeasuredRow(**of_point))

@@ -18,9 +18,9 @@ from ncc_runtime.placement import parse_on, place_on
 from tests.programs import collective_program
 
 TOLERANCE = {Policy.NEURON: 0.08, Policy.BEST: 0.12}
-"""By which it may be faster: the most that was seen, of a ring in slices on two cycles and
-not on three, and of a search that finds a better plan on another graph. One step in a hundred is
-faster by more than 1 %, as `benchmarks/less_hardware.py` prints."""
+"""By which it may be faster: the most that was seen, of a ring that goes in slices on two cycles
+and not on three, and of a search that finds a better plan on another graph. One step in a hundred
+is faster by more than 1 %, as `benchmarks/less_hardware.py` prints."""
 
 PLACES = {
     "trn1": (2, 8),
