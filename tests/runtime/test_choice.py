@@ -232,8 +232,8 @@ def test_the_bound_of_an_all_gather_over_an_instance_is_what_its_chips_must_send
 def test_the_bound_between_instances_is_what_their_adapters_let_out() -> None:
     program = collective_program(CollectiveOp.ALL_GATHER, 8, [MB // 4])
     bound = bound_on(program, PlaceOptions("trn2", nodes=2))
-    # half of 8 MB enters each instance through 4 ranks of 6.25 GB/s
-    assert bound.bandwidth_ps == -(-4 * MB * 10**12 // (4 * 6_250_000_000))
+    # half of 8 MB enters each instance by an adapter of 25 GB/s that 4 ranks share
+    assert bound.bandwidth_ps == -(-4 * MB * 10**12 // 25_000_000_000)
     assert bound.passes == "efa"
 
 

@@ -162,7 +162,8 @@ def test_a_small_ring_hop_takes_the_published_one_to_two_us() -> None:
 def test_a_gibibyte_over_efa_takes_about_the_published_172_ms() -> None:
     topology = build("trn2", nodes=2)
     model = TimingModel.from_topology(topology)
-    rate = topology.rank_efa_bandwidth_bytes_per_s
+    assert topology.efa is not None
+    rate = topology.efa.adapter_bandwidth_bytes_per_s // topology.ranks_per_chip  # if all send
     time = transfer(model, Transport.EFA, 0, 2**30, rate)
     assert abs(time - 171_798_691_840) < 10**8  # start and descriptors
 
