@@ -32,8 +32,10 @@ from ncc_runtime.collectives.stages import Arrangement, StageKind, Strand, Subgr
 SLOTS = 2
 """Chunks a member's scratch can hold: one arrives while the other is read (double buffering)."""
 
-SLICED_BYTES = 2 * 64 * 1024
-"""Chunks from this size on are cut in two; assumed: below, a half is no full descriptor."""
+SLICED_BYTES = 2 * 2 * 64 * 1024
+"""Chunks from this size on are cut in two; assumed: below, a half on each of two cycles is no full
+descriptor. However many cycles there are, so that fewer of them, where links are down, are not cut
+sooner and quicker for it."""
 
 
 CHANNEL_BYTES = 16 * 1024
