@@ -279,8 +279,7 @@ def slices_of(arrangement: Arrangement, elements: Sequence[int], job: Job) -> in
     """Slices of a chunk on each cycle: two from some size on, else one."""
     if arrangement.form == ACROSS:
         return 1
-    share_bytes = _chunk_bytes(arrangement, elements, job) // len(arrangement.orders)
-    return 2 if share_bytes >= SLICED_BYTES else 1
+    return 2 if _chunk_bytes(arrangement, elements, job) >= SLICED_BYTES else 1
 
 
 STAGE = StageKind(arrange, lambda subgroups, _, strand: Ring(subgroups, strand))
