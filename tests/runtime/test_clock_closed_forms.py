@@ -60,7 +60,7 @@ def test_a_permute_takes_launch_trigger_handshake_transfer_and_report():
     trace = timed(executable)
     model = TimingModel.from_topology(executable.topology)
     row = model.cc_row_ps(0, 1)
-    transfer = model.dma_start_ps + 100_000 + 4_000 + up(4096 * MICRO, 68_000)
+    transfer = model.dma_start_ps + 100_000 + 4_000 + up(4096 * MICRO, 48_000)
     assert trace.time_ps == (
         15_000_000  # the host
         + 10_000_000  # two chips meet
@@ -88,7 +88,7 @@ def test_every_step_of_an_uncontended_ring_takes_a_transfer_a_word_a_row_and_an_
     trace = timed(executable)
     model = TimingModel.from_topology(executable.topology)
     lanes = [queue.lane for queue in executable.queues if isinstance(queue, DmaQueue)]
-    transfer = model.dma_start_ps + 100_000 + 4_000 + up(size // len(lanes) * MICRO, 68_000)
+    transfer = model.dma_start_ps + 100_000 + 4_000 + up(size // len(lanes) * MICRO, 48_000)
     step = transfer + 50_000 + model.cc_row_ps(0, 1) + 20_000
     for rank in range(ranks):
         sent = [one for one in transfers(trace, rank) if one[0] != rank]
@@ -110,10 +110,10 @@ def path_of(trace: Trace) -> list[int]:
 
 TREE = (
     # from, to, hops, MB/s: a channel copies 68 GB/s, a reduction reads every source twice
-    (0, 1, 1, 68_000),
+    (0, 1, 1, 48_000),
     (1, 3, 2, 68_000 // (3 * 2)),  # what came from 0 and 2, and its own
     (3, 3, 0, 68_000 // (2 * 2)),  # the root's result
-    (3, 1, 2, 68_000),
+    (3, 1, 2, 48_000),
     (1, 2, 1, 68_000 // 2),  # to 0 in the same transfer
 )
 

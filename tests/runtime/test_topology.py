@@ -59,7 +59,7 @@ def total(topology: Topology, what: str) -> int:
         ("trn1.32xlarge", "hbm bytes/s", 13_120 * GIB),
         ("trn1.32xlarge", "dma engines", 16 * 32),
         ("trn1.32xlarge", "cc cores", 16 * 6),
-        ("trn1.32xlarge", "link bytes/s", 16 * 384 * 10**9),
+        ("trn1.32xlarge", "link bytes/s", 16 * 384 * 10**9 // 2),
         ("trn1.32xlarge", "efa bits/s", 800 * 10**9),
         ("trn1n.32xlarge", "efa bits/s", 1_600 * 10**9),
         ("trn1.2xlarge", "hbm bytes", 32 * GIB),
