@@ -118,7 +118,7 @@ def test_bandwidth_is_the_slowest_part_of_the_way(placement: Placement) -> None:
     [
         (3, 3, 0),  # local
         (0, 1, 50_000),  # another core of the die
-        (0, 2, 50_000 + 1_800_000),  # a core of the other die
+        (0, 2, 50_000 + 4_300_000),  # a core of the other die
         (2, 7, 150_000),  # the next chip, from the port itself to the core at N
         (0, 4, 200_000),  # the next chip, across it at either end
         (0, 42, 500_000),  # two columns and two rows away, from a core at W to one at E

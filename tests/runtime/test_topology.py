@@ -131,17 +131,17 @@ def test_inf2_48xlarge_is_a_ring_and_24xlarge_an_open_line() -> None:
 @pytest.mark.parametrize(
     ("name", "lnc", "ranks", "efa_mbit_per_s"),
     [
-        ("trn2", 1, 128, 25_000),
-        ("trn2", 2, 64, 50_000),
+        ("trn2", 1, 128, 154_400),
+        ("trn2", 2, 64, 154_400),
         ("trn2.3xlarge", 1, 8, 0),
         ("trn2.3xlarge", 2, 4, 0),
-        ("trn1", None, 32, 25_000),
-        ("trn1n.32xlarge", None, 32, 50_000),
+        ("trn1", None, 32, 77_600),
+        ("trn1n.32xlarge", None, 32, 77_600),
         ("inf2", None, 24, 0),
         ("trn1.2xlarge", None, 2, 0),
     ],
 )
-def test_ranks_and_their_share_of_efa(
+def test_ranks_and_what_one_alone_gets_of_efa(
     name: str, lnc: int | None, ranks: int, efa_mbit_per_s: int
 ) -> None:
     topology = build(name, lnc=lnc)
@@ -171,7 +171,7 @@ def test_a_preset_carries_its_own_name_and_a_source_for_every_figure(name: str) 
     assert topology.generation == name[: len(topology.generation)]
 
 
-PUBLISHED = ("AWS Neuron SDK", "aws-neuron", "neuron-driver")
+PUBLISHED = ("AWS Neuron SDK", "aws-neuron", "neuron-driver", "Mooncake issue")
 
 
 @pytest.mark.parametrize("name", preset_names())
