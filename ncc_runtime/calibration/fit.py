@@ -218,13 +218,12 @@ def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fit:
             free.pop((one.generation, one.key))
         fixed += dropped
         begin = {where: best[where] if where in free else as_shipped[where] for where in begin}
-    constants = MappingProxyType({name: of_generation(best, name) for name in defaults})
     # a common constant as shipped is each generation's own
     constants = MappingProxyType(
         {
             name: MappingProxyType(
                 {
-                    key: constants[name][key] if free_of(name, key) in free else default
+                    key: best[free_of(name, key)] if free_of(name, key) in free else default
                     for key, default in defaults[name].items()
                 }
             )

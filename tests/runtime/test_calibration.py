@@ -12,8 +12,8 @@ import pytest
 
 from ncc_runtime import progress_bar
 from ncc_runtime.calibration import preset, residuals
-from ncc_runtime.calibration.constants import BEGIN, COMMON, LEAST_PS, MOST_PS
-from ncc_runtime.calibration.fit import fitted, standard_errors
+from ncc_runtime.calibration.constants import BEGIN, COMMON, MOST_PS
+from ncc_runtime.calibration.fit import MOST_ERROR, fitted, standard_errors
 from ncc_runtime.calibration.measured_files import read_measured
 from ncc_runtime.calibration.predict import Predictor, overridden
 from ncc_runtime.calibration.residuals import Calibration, calibrated
@@ -229,12 +229,11 @@ def test_of_two_constants_that_rows_cannot_tell_apart_one_stays_as_shipped() -> 
 
 
 def test_a_constant_that_ends_at_its_bound_stays_as_shipped() -> None:
-    fit = fitted(Predictor(), [attrs.evolve(SENDRECV, time_us=500.0)])
-    figures = build("trn2").figures
-    for one in fit.determinations:
-        value = fit.constants["trn2"][one.key]
-        assert LEAST_PS < value < MOST_PS or not one.is_fitted
-        assert one.is_fitted or value == figures[one.key].value
+    fit = fitted(Predictor(), measured_by({"cc.start_ps": MOST_PS * 6 // 5}))
+    (start,) = (one for one in fit.determinations if one.key == "cc.start_ps")
+    assert not start.is_fitted
+    assert start.standard_error < MOST_ERROR
+    assert fit.constants["trn2"]["cc.start_ps"] == build("trn2").cc.start_ps
 
 
 def test_standard_errors_are_those_of_least_squares() -> None:
