@@ -11,7 +11,7 @@ from ncc_runtime.errors import InputError
 class Policy(enum.StrEnum):
     """Which algorithms may be chosen, where none is forced."""
 
-    NEURON = "neuron"  # those that AWS publishes of Neuron's runtime, from the sizes it publishes
+    NEURON = "neuron"  # those that AWS publishes of Neuron's runtime, where it would take them
     BEST = "best"  # all
 
     @classmethod
@@ -58,7 +58,7 @@ class LoadOptions:
     plans: Sequence[str] = ()  # [OP=|pN=|NAME=]FILE: plans that users wrote
     ignore_memory: bool = False  # also place what does not fit, for runs without values
     times_only: bool = False  # for runs without values and proofs: lower one symmetric instance
-    policy: Policy = attrs.field(default=Policy.NEURON, converter=Policy)
+    policy: Policy = attrs.field(default=Policy.NEURON, converter=Policy)  # where none is forced
 
 
 PLAN_PREFIX = "plan:"

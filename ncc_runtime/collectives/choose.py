@@ -2,7 +2,7 @@
 
 Every algorithm of an operator that the policy takes is a candidate: its plans for the groups, or
 the reason why it does not run. The cheapest is chosen, by the price of its plans (`cost/price.py`).
-What a policy takes depends on the algorithm, on sizes and on numbers of ranks alone, never on the
+What a policy takes depends on the algorithm, on sizes and on where ranks are alone, never on the
 state of the fabric: so its choices on a damaged machine compare with those on a whole one.
 
 Plans and prices of large groups are costly, so a candidate is an *estimate* at first: plans that

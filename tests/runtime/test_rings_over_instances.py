@@ -97,10 +97,10 @@ def test_without_a_cycle_the_order_of_the_group_is_cut_at_every_adapter() -> Non
 
 
 def test_a_link_down_in_one_instance_leaves_as_many_channels_as_both_have(tmp_path: Path) -> None:
-    body = 'name = "worn"\nbase = "trn1.32xlarge"\n[[fault]]\nname = "c0-c1"\nnode = 1\n'
     path = tmp_path / "worn.toml"
     path.write_text(
-        body.replace('name = "c0-c1"', "between = [0, 1]") + 'down = true\nsource = "assumed"\n'
+        'name = "worn"\nbase = "trn1.32xlarge"\n'
+        '[[fault]]\nbetween = [0, 1]\nnode = 1\ndown = true\nsource = "assumed"\n'
     )
     placement = place(build(str(path), 2), 64)
     found = chains(placement, list(range(64)))

@@ -37,7 +37,6 @@ SLICED_BYTES = 2 * 2 * 64 * 1024
 descriptor. However many cycles there are, so that fewer of them, where links are down, are not cut
 sooner and quicker for it."""
 
-
 CHANNEL_BYTES = 16 * 1024
 """Across instances, a channel for as much of a chunk; assumed: less takes a tenth of a latency."""
 

@@ -12,7 +12,7 @@ and for bytes the busiest part of the machine. Four ideas:
 2. *Strands side by side* overlap. Their bytes add up on the parts that they share. But k strands
    that share a link take turns there: each has it to itself for a k-th of the time, and the last
    begins k - 1 turns late. A strand that repeats a round, over the same peers, waits until all
-   turns are over, if its latencies are shorter than those of the others.
+   turns are over, if its latency and its own turn take less than that.
 3. A *phase* is a run of rounds with the same strands that all, or none of them, cross between
    instances. Inside a phase strands overlap only as far as its busiest part allows; what follows
    waits. A CC-core performs its rows in order, so a phase begins no earlier than the last round

@@ -30,7 +30,6 @@ from ncc_runtime.topology.graph import Topology
 MOST_CHUNKS = 4
 """Chunks that the fastest link carries in a slot at most, where links have different rates."""
 
-
 PARALLEL_SENDS = 4
 """Chunks that a chip can send in a slot at least: one for each group of DMA engines (assumed)."""
 
