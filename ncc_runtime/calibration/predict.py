@@ -145,7 +145,9 @@ class Predictor:
             program = _program(row)
             placeholder = program.placeholders[0]
             job, groups = job_of(program, placeholder), groups_of(program, placeholder)
-            plans = chooser_of(program, _placement(row, NONE), {}).unpriced(job, groups)
+            # a row that names its algorithm was measured so, whatever the policy takes
+            forced = {placeholder.op.value: row.algorithm} if row.algorithm else {}
+            plans = chooser_of(program, _placement(row, NONE), forced).unpriced(job, groups)
             self._prepared[collective] = _Prepared(program, job, plans)
         return self._prepared[collective]
 

@@ -181,6 +181,15 @@ def test_rows_of_two_instances_are_within_a_quarter() -> None:
     assert all(abs(percent) < 25 for percent in errors.values()), errors
 
 
+def test_a_row_is_predicted_by_the_algorithm_that_it_names_whatever_the_policy() -> None:
+    row = MeasuredRow("t", "trn2", 1, 2, 16, "all_reduce", "bf16", 1 << 20, 1.0)
+    times = {
+        name: Predictor().predict_us(attrs.evolve(row, algorithm=name), {})
+        for name in ("ring", "kangaring", "tree")
+    }
+    assert len(set(times.values())) == 3
+
+
 def test_a_later_start_delays_a_prediction_by_as_much() -> None:
     predictor = Predictor()
     soon, late = (predictor.predict_us(SENDRECV, {"cc.start_ps": us * 10**6}) for us in (1, 6))
