@@ -93,7 +93,8 @@ class ProgramChooser:
     says which ranks are to have columns. Not with users' plans, of which nothing is known. Where
     lowering finds that they do not stand for all, `drop_symmetry` and choose again; what is known
     of candidates is kept. With `price_all` every candidate gets its price. A `clock` decides
-    between candidates under `Policy.BEST`; without one the price does.
+    between candidates under `Policy.BEST`; without one, and where several programs run together,
+    which cannot be timed alone, the price does.
     """
 
     def __init__(

@@ -38,7 +38,8 @@ descriptor. However many cycles there are, so that fewer of them, where links ar
 sooner and quicker for it."""
 
 CHANNEL_BYTES = 16 * 1024
-"""Across instances, a channel for as much of a chunk; assumed: less takes a tenth of a latency."""
+"""Across instances, a channel for as much of a chunk; assumed: less takes a tenth of the 15 us that
+a message is under way (1.7 us at 9.7 GB/s)."""
 
 ACROSS = "across instances"
 """The form of an arrangement of chains joined over EFA."""
