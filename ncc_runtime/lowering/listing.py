@@ -97,7 +97,8 @@ def as_text(executable: Executable, ranks: Sequence[int], listed: Sequence[Liste
 def _header(executable: Executable, ranks: Sequence[int]) -> str:
     place = executable.placement
     names = dict.fromkeys(executable.stage_of(rank).program.name for rank in ranks)
-    first = f"program {', '.join(names)} on {place.where}\n"
+    where = f"{place.where}; policy {executable.policy}"
+    first = f"program {', '.join(names)} on {where}\n"
     if len(ranks) > 1:
         which = f"{ranks_text(ranks)} of {executable.ranks}"
         return f"{first}{which}; what is the same on several is listed once"

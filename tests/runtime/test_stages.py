@@ -278,7 +278,7 @@ def test_a_listing_is_of_the_program_that_the_rank_runs(words: list[str], capsys
     assert main(["list", *words, "--rank", "5", "--queue", "GpSimd"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(
-        "program pipeline_stage1 on 1 x trn2.48xlarge, lnc 2, linear\nrank 5 of 8"
+        "program pipeline_stage1 on 1 x trn2.48xlarge, lnc 2, linear; policy neuron\nrank 5 of 8"
     )
     assert shown.count("queue GpSimd") == 1
     assert [line.split()[2] for line in shown.splitlines() if " write " in line] == [
