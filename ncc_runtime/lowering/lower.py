@@ -95,8 +95,8 @@ def lower(
     ignore_memory: bool = False,
     clock: Clock | None = None,
 ) -> Executable:
-    """Lower every placeholder. `forced` names algorithms by operator, the policy chooses others.
-    Under `Policy.BEST` the `clock` decides, or the price where there is none.
+    """Lower every placeholder. `forced` names algorithms by operator, the policy chooses others:
+    the cheapest, and where prices are near the one that the `clock`, if given, finds fastest.
 
     Users' `plan_files` say which placeholders they run.
 
