@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.algorithms import rooted
-from ncc_runtime.collectives.choose import Candidate, Choice, Chooser
+from ncc_runtime.collectives.choose import ALGORITHMS, Candidate, Choice, Chooser
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
 from ncc_runtime.collectives.symmetry import AsymmetryError, RankSymmetry
@@ -50,10 +50,12 @@ SEMAPHORES_PER_CC_CORE = 256
 
 REMEDY = "use smaller groups"
 
-NEAR_PERCENT: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 110, Policy.BEST: 150})
-"""Of the least price: what is dearer is not timed. Prices of published algorithms are within a few
-percent of the clock; of torus and synthesised ones 0.68 to 1.35 times of it have been seen
-(`benchmarks/price_and_clock.py`)."""
+NEAR_PERCENT: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 120, Policy.BEST: 150})
+"""Of the least price: what is dearer is not timed."""
+
+UNPUBLISHED_PERCENT = 300
+"""The same of unpublished algorithms: prices of torus and synthesised plans were seen from 0.68 to
+2.9 times the clock (`benchmarks/price_and_clock.py`), of others within a few percent of it."""
 
 MOST_TIMED: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 100_000, Policy.BEST: 500_000})
 """Transfers of a candidate, of all members, up to which it is timed: seconds of the clock, and half
@@ -273,20 +275,25 @@ class ProgramChooser:
         able = [each for each in choice.candidates if not each.reason]
         if self._clock is None or choice.is_forced or len(able) < 2:
             return choice
-        most_ps = choice.chosen.time_ps * NEAR_PERCENT[self._policy] // 100
+        algorithms = ALGORITHMS[job.placeholder.op]
+
+        def most_ps(candidate: Candidate) -> int:
+            is_published = algorithms[candidate.name].is_published
+            percent = NEAR_PERCENT[self._policy] if is_published else UNPUBLISHED_PERCENT
+            return choice.chosen.time_ps * percent // 100
+
         candidates = [
-            self._timed_if_near(job, candidate, most_ps, others) for candidate in choice.candidates
+            self._timed_if_near(job, candidate, most_ps(candidate), others)
+            for candidate in choice.candidates
         ]
-        near = [each for each in candidates if not each.reason and each.time_ps <= most_ps]
+        near = [each for each in candidates if not each.reason and each.time_ps <= most_ps(each)]
         times_ps = {each.name: each.clock_ps for each in near if each.clock_ps is not None}
         if len(near) < 2 or len(times_ps) < len(near):
             return choice
-        most_ps = min(times_ps.values()) * TIE_PERCENT // 100
-        if times_ps[choice.chosen.name] <= most_ps:
-            fastest = choice.chosen.name
-        else:
-            fastest = min(times_ps, key=lambda name: times_ps[name])
-        chosen = next(each for each in near if each.name == fastest)
+        name = choice.chosen.name
+        if times_ps[name] * 100 > min(times_ps.values()) * TIE_PERCENT:
+            name = min(times_ps, key=lambda near_name: times_ps[near_name])
+        chosen = next(each for each in near if each.name == name)
         return attrs.evolve(choice, chosen=chosen, candidates=tuple(candidates))
 
     def _timed_if_near(

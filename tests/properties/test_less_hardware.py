@@ -18,9 +18,14 @@ from ncc_runtime.placement import parse_on, place_on
 from tests.programs import collective_program
 
 TOLERANCE = {Policy.NEURON: 0.08, Policy.BEST: 0.12}
-"""By which it may be faster: the most that was seen, of a ring that goes in slices on two cycles
-and not on three, and of a search that finds a better plan on another graph. One step in a hundred
-is faster by more than 1 %, as `benchmarks/less_hardware.py` prints."""
+"""By which it may be faster: the most that is known, of a search that finds a better plan on
+another graph, and of a second fault that slows two directions alike. One step in a hundred is
+faster by more than 1 %, as `benchmarks/less_hardware.py` prints."""
+
+ROOTED = (CollectiveOp.BROADCAST, CollectiveOp.REDUCE, CollectiveOp.GATHER, CollectiveOp.SCATTER)
+OF_ROOTED = 0.3
+"""The same where all bytes leave or reach one rank: routes in dimension order load its links
+unevenly, and a detour may even that out."""
 
 PLACES = (
     *(("trn1", 2), ("trn1", 8), ("trn1,placement=spread", 16), ("trn1,nodes=2", 2)),
@@ -107,13 +112,14 @@ def faulty(draw: st.DrawFn, places: tuple[tuple[str, int], ...]) -> Faulty:
 def assert_never_faster(case: Faulty, policy: Policy) -> None:
     """Each fault takes no less time than those before it, and none than the whole machine."""
     slowest = case.ps(policy, ())
+    tolerance = OF_ROOTED if case.op in ROOTED else TOLERANCE[policy]
     for count in range(1, len(case.faults) + 1):
         try:
             after = case.ps(policy, case.faults[:count])
         except NccError:  # nothing gets from one rank to another any more
             assume(count > 1)
             return
-        assert after >= slowest * (1 - TOLERANCE[policy]), case.faults[:count]
+        assert after >= slowest * (1 - tolerance), case.faults[:count]
         slowest = max(slowest, after)
 
 
@@ -134,12 +140,18 @@ LARGE_ALL_REDUCE = ("trn2", 64, CollectiveOp.ALL_REDUCE, 1 << 26, "down=c0-c1")
 """594 us on the whole machine once, and 436 us without a link."""
 
 
+SPREAD_POD = ("trn2-ultraserver,placement=spread", 64, CollectiveOp.ALL_REDUCE, 1 << 20)
+"""Mesh and RDH cost the same there, and RDH is quicker."""
+
+
 @pytest.mark.parametrize(
     ("on", "ranks", "op", "size_bytes", "fault", "policy"),
     [
         (*LARGE_ALL_REDUCE, Policy.NEURON),
         pytest.param(*LARGE_ALL_REDUCE, Policy.BEST, marks=pytest.mark.slow),
         ("trn1", 32, CollectiveOp.ALL_REDUCE, 1 << 16, "down=c0-c1", Policy.BEST),
+        ("dgx-h100,nodes=2", 16, CollectiveOp.ALL_REDUCE, 1 << 14, "slow=c3-s0=10%", Policy.NEURON),
+        (*SPREAD_POD, "down=c22>c26", Policy.NEURON),
         ("inf2", 24, CollectiveOp.REDUCE_SCATTER, 1 << 22, "slow=c8>c7=99%", Policy.BEST),
         ("inf2", 8, CollectiveOp.ALL_REDUCE, 1 << 20, "slow=c2.core0=90%", Policy.NEURON),
         pytest.param(
