@@ -50,7 +50,7 @@ SEMAPHORES_PER_CC_CORE = 256
 
 REMEDY = "use smaller groups"
 
-NEAR_PERCENT: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 120, Policy.BEST: 150})
+NEAR_PERCENT: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 105, Policy.BEST: 150})
 """Of the least price: what is dearer is not timed."""
 
 UNPUBLISHED_PERCENT = 300
@@ -272,42 +272,46 @@ class ProgramChooser:
 
         Where it cannot time all of them, the price decides.
         """
-        able = [each for each in choice.candidates if not each.reason]
-        if self._clock is None or choice.is_forced or len(able) < 2:
+        if self._clock is None or choice.is_forced:
             return choice
         algorithms = ALGORITHMS[job.placeholder.op]
 
-        def most_ps(candidate: Candidate) -> int:
+        def is_near(candidate: Candidate) -> bool:
             is_published = algorithms[candidate.name].is_published
             percent = NEAR_PERCENT[self._policy] if is_published else UNPUBLISHED_PERCENT
-            return choice.chosen.time_ps * percent // 100
+            most_ps = choice.chosen.time_ps * percent // 100
+            return not candidate.reason and candidate.time_ps <= most_ps
 
         candidates = [
-            self._timed_if_near(job, candidate, most_ps(candidate), others)
-            for candidate in choice.candidates
+            self._with_room(job, self.chooser.with_price(job, each), others)
+            if is_near(each)
+            else each
+            for each in choice.candidates
         ]
-        near = [each for each in candidates if not each.reason and each.time_ps <= most_ps(each)]
-        times_ps = {each.name: each.clock_ps for each in near if each.clock_ps is not None}
-        if len(near) < 2 or len(times_ps) < len(near):
+        near = [each for each in candidates if is_near(each)]
+        if len(near) < 2:
+            return choice
+        timed = {each.name: self._with_time(job, each) for each in near}
+        times_ps = {
+            name: each.clock_ps for name, each in timed.items() if each.clock_ps is not None
+        }
+        if len(times_ps) < len(near):
             return choice
         name = choice.chosen.name
         if times_ps[name] * 100 > min(times_ps.values()) * TIE_PERCENT:
             name = min(times_ps, key=lambda near_name: times_ps[near_name])
-        chosen = next(each for each in near if each.name == name)
-        return attrs.evolve(choice, chosen=chosen, candidates=tuple(candidates))
+        return attrs.evolve(
+            choice,
+            chosen=timed[name],
+            candidates=tuple(timed.get(each.name, each) for each in candidates),
+        )
 
-    def _timed_if_near(
-        self, job: Job, candidate: Candidate, most_ps: int, others: np.ndarray
-    ) -> Candidate:
-        """The candidate with its time, if it can run and its price is no more than this."""
-        if candidate.reason or candidate.time_ps > most_ps:
-            return candidate
-        exact = self._with_room(job, self.chooser.with_price(job, candidate), others)
-        if exact.reason or exact.time_ps > most_ps:
-            return exact
-        if exact not in self._timed:
-            self._timed[exact] = attrs.evolve(exact, clock_ps=self._clock_ps(job, exact))
-        return self._timed[exact]
+    def _with_time(self, job: Job, candidate: Candidate) -> Candidate:
+        """The candidate with its time by the clock, if that is known."""
+        if candidate not in self._timed:
+            clock_ps = self._clock_ps(job, candidate)
+            self._timed[candidate] = attrs.evolve(candidate, clock_ps=clock_ps)
+        return self._timed[candidate]
 
     def _clock_ps(self, job: Job, candidate: Candidate) -> int | None:
         """None where the clock would take long, or semaphores do not suffice.
