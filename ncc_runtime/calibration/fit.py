@@ -237,10 +237,12 @@ def standard_errors(jacobian: np.ndarray, errors: np.ndarray) -> tuple[np.ndarra
     """Relative standard errors (constants,) of a least-squares fit, and their correlations.
 
     `jacobian` (constants, rows) is what as much again of each constant adds to the relative errors
-    (rows,). A standard error is infinite where no row depends on a constant, or where others can
-    make up for any change of it.
+    (rows,). A standard error is infinite where no row depends on a constant, where others can make
+    up for any change of it, or where there is one row, which any constant meets.
     """
     count, rows = jacobian.shape
+    if rows < 2:
+        return np.full(count, np.inf), np.eye(count)
     scale = max(NOISE**2, float(errors @ errors) / max(1, rows - count))
     values, vectors = np.linalg.eigh(jacobian @ jacobian.T)
     # what is below rounding is a direction in which no row changes

@@ -209,7 +209,9 @@ def _point(place: str, row: object, shared: Mapping[str, object]) -> MeasuredPoi
         elif match["word"] == "size":
             if match["unit"] not in ("b", "bytes", ""):
                 raise InputError(f"{place}: {key}: sizes are in bytes")
-            found["size"] = _positive(place, key, value)
+            found["size"] = size = _positive(place, key, value)
+            if not size.is_integer():
+                raise InputError(f"{place}: {key}: {value} is not a whole number")
         else:
             found.setdefault(match["word"], value)
     time = next((times[which] for which in _TIMES if which in times), None)
