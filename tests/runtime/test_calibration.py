@@ -462,7 +462,7 @@ def test_several_files_are_tables_of_one_fit(
         (
             {"results": [{"size(B)": 0.2, "time(us)": 1, "type": "fp32"}]},
             "--op allr -r 2 --topology trn1",
-            "0 bytes on 1 instances",
+            "0.2 is not a whole number",
         ),
     ],
 )
