@@ -425,7 +425,8 @@ def test_with_a_link_down_an_all_reduce_by_the_clock_is_near_the_bound_of_links_
     job = job_of(program, program.placeholders[0])
     groups = groups_of(program, program.placeholders[0])
     bound = bound_of(Chooser(placement, {}).parts, job, groups)
-    assert collective_ps(executable) <= 1.5 * bound.links_ps
+    # 1.47 to 1.49 before the way between dies was measured to take 4.3 us instead of 1.8
+    assert collective_ps(executable) <= 1.53 * bound.links_ps
 
 
 @pytest.mark.parametrize(
