@@ -6,12 +6,15 @@ everywhere.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from types import MappingProxyType
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import machine_code, uncompiled
+from ncc_runtime.execution.clock.disturbed import changes_times, disturbed
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, symmetric_instances, unreduced
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
@@ -37,6 +40,7 @@ from ncc_runtime.execution.clock.tables import (
     empty,
 )
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
+from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.scheduler import Stuck, deadlock_report
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
@@ -72,41 +76,116 @@ def simulate(
     `run_sizes` are for rings whose transfers move another size each time. A trace of more than
     `in_memory` events is kept on disk. DeadlockError if not every row can be performed.
     """
-    model = TimingModel.from_topology(executable.topology)
-    parts = Parts(executable.routes, model, executable.ranks)
-    instances = symmetric_instances(executable, parts, decisions)
-    if run_sizes:
-        instances = unreduced(executable)
-    log = EventLog(in_memory)
-    machine = _run(executable, parts, decisions, run_sizes, instances, log)
-    if instances.ranks < executable.representatives and _has_rows_left(machine).any():
-        # a deadlock: run again with every rank, to name all that are stuck
-        instances, log = unreduced(executable), EventLog(in_memory)
-        machine = _run(executable, parts, decisions, run_sizes, instances, log)
-    stuck = tuple(_stuck(executable, machine))
-    if stuck:
-        held = machine.semaphore["held"].reshape(executable.representatives, -1)
-        raise deadlock_report(executable, stuck, held)
-    return trace_of(executable, machine, instances, log)
+    run = Clock(executable, decisions, run_sizes).run(in_memory=in_memory)
+    if run.stuck:
+        raise deadlock_report(executable, run.stuck, run.semaphores)
+    return run.trace
 
 
-def _run(
-    executable: Executable,
-    parts: Parts,
-    decisions: Decisions,
-    run_sizes: RunSizes,
-    instances: Instances,
-    log: EventLog,
+@attrs.frozen
+class Halted:
+    """A queue of a rank that a disturbance stopped for ever."""
+
+    queue: int
+    rank: int
+    row: int  # that it cannot start or complete
+    since_ps: int  # when it would have started, or when it or its bytes came to a stand
+    part: int | None  # over which its bytes cannot pass; None where the queue itself stands still
+
+
+@attrs.frozen(eq=False)
+class TimedRun:
+    """What became of one run."""
+
+    trace: Trace  # of the rows that were completed
+    stuck: tuple[Stuck, ...]  # queues that wait for what nothing will provide
+    halted: tuple[Halted, ...]
+    semaphores: np.ndarray  # (ranks, semaphores) int64, what they hold at the end
+
+
+class Clock:
+    """Times runs of one executable whose loops and conditionals always go the same way.
+
+    Its tables are made once, so that further runs cost only what happens in them.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        decisions: Decisions,
+        run_sizes: RunSizes = MappingProxyType({}),
+    ) -> None:
+        self.executable = executable
+        self._decisions, self._run_sizes = decisions, run_sizes
+        self._parts = Parts(
+            executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
+        )
+
+    def run(self, disturbance: Disturbance = NOTHING, in_memory: int = IN_MEMORY) -> TimedRun:
+        """One run in which some things go wrong; no row that cannot be performed is an error.
+
+        A trace of more than `in_memory` events is kept on disk. A disturbance needs the columns of
+        every rank: ValueError for an executable with those of one instance only, or for what the
+        executable does not have. LoweringError for a run that takes too long to be counted.
+        """
+        if not changes_times(disturbance):
+            run = self._timed(self._symmetric, NOTHING, in_memory)
+            if not run.stuck or self._symmetric is self._whole:
+                return run
+            # a deadlock: run again with every rank, to name all that are stuck
+        elif self.executable.representatives < self.executable.ranks:
+            raise ValueError("a disturbance needs the columns of every rank")
+        return self._timed(self._whole, disturbance, in_memory)
+
+    @cached_property
+    def _symmetric(self) -> "_Tables":
+        """Of one of the symmetric instances, if they are symmetric."""
+        executable = self.executable
+        if self._run_sizes:
+            return self._whole
+        instances = symmetric_instances(executable, self._parts, self._decisions)
+        if instances.ranks == executable.representatives:
+            return self._whole
+        return self._tables(instances)
+
+    @cached_property
+    def _whole(self) -> "_Tables":
+        """Of every rank that has columns."""
+        return self._tables(unreduced(self.executable))
+
+    def _tables(self, instances: Instances) -> "_Tables":
+        tables = ProgramTables(self.executable, self._parts, instances)
+        return _Tables(instances, tables.program(self._decisions, self._run_sizes))
+
+    def _timed(self, tables: "_Tables", disturbance: Disturbance, in_memory: int) -> TimedRun:
+        executable, instances, program = self.executable, tables.instances, tables.program
+        log = EventLog(in_memory)
+        machine = machine_of(executable, self._parts.model, program, instances.ranks)
+        if disturbance is not NOTHING:
+            machine = disturbed(machine, executable, self._parts, program.routes, disturbance)
+        machine = machine._replace(event=log.first_table(program.events + 1))
+        machine = _performed(executable, machine, log, program.expected, instances.count)
+        held = machine.semaphore["held"].reshape(instances.ranks, -1)
+        halted = tuple(_halted(machine))
+        trace = trace_of(executable, machine, instances, log)
+        return TimedRun(trace, tuple(_stuck(executable, machine)), halted, held)
+
+
+@attrs.frozen(eq=False)
+class _Tables:
+    instances: Instances
+    program: ClockProgram
+
+
+def _performed(
+    executable: Executable, machine: ClockState, log: EventLog, expected: int | None, instances: int
 ) -> ClockState:
-    """The state at the end of the run, of one of the symmetric instances."""
-    program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
-    machine = machine_of(executable, parts.model, program, instances.ranks)
-    machine = machine._replace(event=log.first_table(program.events + 1))
-    total = None if program.expected is None else program.expected * instances.count
+    """The state at the end of the run; `instances` are alike, one of them is performed."""
+    total = None if expected is None else expected * instances
     with phase("times", "events", total) as now:
         while (why := _go_on(machine)) != DONE:
             _check_time(executable, machine)
-            now.done = int(machine.counts[EVENTS]) * instances.count
+            now.done = int(machine.counts[EVENTS]) * instances
             if why == LOG_FULL:
                 machine = log.room(machine)
             elif why == INCREMENTS_FULL:
@@ -184,10 +263,13 @@ def machine_of(
         jump=program.jump,
         route=program.route,
         use=program.use,
+        stage=empty("stage", 0),
+        change=empty("change", 0),
+        fault=empty("fault", 0),
         process=process,
-        part=program.part,
+        part=program.part.copy(),
         node=empty("node", len(process) * most_uses),
-        branch=program.branch,
+        branch=program.branch.copy(),
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
@@ -199,7 +281,7 @@ def machine_of(
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     queues = len(executable.queues)
     process = empty("process", queues * ranks)
-    for field in ("last", "route", "end", "next", "place", "pair"):
+    for field in ("last", "route", "end", "next", "place", "pair", "stage", "halted", "fault"):
         process[field] = NONE
     process["free"] = start_ps
     process["percent"] = 100
@@ -228,13 +310,37 @@ def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
 
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
     """The processes that have rows left, and the semaphores that they wait for."""
-    ranks = executable.representatives
-    for process in np.flatnonzero(_has_rows_left(machine)).tolist():
-        number, rank = divmod(process, ranks)
-        row = int(machine.process[process]["row"])
+    process = machine.process
+    waits = _has_rows_left(machine) & (process["route"] == NONE) & (process["halted"] == NONE)
+    for number, rank, row in _places(machine, waits):
         wait_sem = executable.queues[number].sync.wait_sem[row]
         sem = int(wait_sem[rank if len(wait_sem) > 1 else 0])
-        yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
+        awaited = process[number * int(machine.sizes[0]["ranks"]) + rank]["awaited"]
+        yield Stuck(number, row, rank, sem, int(awaited))
+
+
+def _halted(machine: ClockState) -> Iterator[Halted]:
+    """The processes that stand still for ever, or whose bytes do."""
+    process, ranks = machine.process, int(machine.sizes[0]["ranks"])
+    halts = (process["route"] != NONE) | (process["halted"] != NONE)
+    for number, rank, row in _places(machine, halts):
+        it, queue = process[number * ranks + rank], machine.queue[number]
+        if queue["kind"] == RING:
+            tail = machine.semaphore[rank * int(machine.sizes[0]["semaphores"]) + queue["tail"]]
+            row = int(machine.increment[tail["start"] + row - tail["dropped"]]["pushed"])
+        since, part = int(it["halted"]), None
+        if since == NONE:
+            since = int(it["since"])
+            used = machine.use["part"][it["first_use"] : it["end_use"]]
+            down = used[machine.part["capacity"][used] == 0]
+            part = int(down[0]) if len(down) and not it["is_stopped"] else None
+        yield Halted(number, rank, row, since, part)
+
+
+def _places(machine: ClockState, which: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Queue, rank and row of processes, by queue, then rank."""
+    for process in np.flatnonzero(which).tolist():
+        yield *divmod(process, int(machine.sizes[0]["ranks"])), int(machine.process[process]["row"])
 
 
 def _has_rows_left(machine: ClockState) -> np.ndarray:
