@@ -63,6 +63,7 @@ class ClockProgram:
     has_one: np.ndarray  # (ranks * semaphores,) whether exactly one queue waits for it; see _waits
     events: int  # at most, if every row runs once
     expected: int | None  # events, about, with the trips of loops; None where values decide them
+    routes: RouteRecords  # for the records of routes with parts that a disturbance changes
 
 
 class ProgramTables:
@@ -126,6 +127,7 @@ class ProgramTables:
             has_one=(self._waiters == 1).ravel(),
             events=self._events,
             expected=round(self._events * self._repetition(jump)) if is_planned else None,
+            routes=self._routes,
         )
 
     def _add_queue(self, number: int, queue: Queue) -> None:
