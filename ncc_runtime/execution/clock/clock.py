@@ -78,7 +78,7 @@ def simulate(
     """
     run = Clock(executable, decisions, run_sizes).run(in_memory=in_memory)
     if run.stuck:
-        raise deadlock_report(executable, run.stuck, run.semaphores)
+        raise deadlock_report(executable, run.stuck, run.held)
     return run.trace
 
 
@@ -100,7 +100,12 @@ class TimedRun:
     trace: Trace  # of the rows that were completed
     stuck: tuple[Stuck, ...]  # queues that wait for what nothing will provide
     halted: tuple[Halted, ...]
-    semaphores: np.ndarray  # (ranks, semaphores) int64, what they hold at the end
+    held: np.ndarray  # by semaphores at the end, (ranks, semaphores) int64
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row was performed."""
+        return not (self.stuck or self.halted)
 
 
 class Clock:
@@ -275,9 +280,6 @@ def machine_of(
         increment=increment,
         event=empty("event", 0),
         counts=counts,
-        pace=empty("pace", 0),
-        fault=empty("fault", 0),
-        change=empty("change", 0),
     )
 
 

@@ -167,6 +167,7 @@ def _check(executable: Executable, parts: Parts, disturbance: Disturbance) -> No
     for part_speed in disturbance.parts:
         if not 0 <= part_speed.part < parts.count:
             raise ValueError(f"there is no part {part_speed.part}")
-    for each in (*disturbance.queues, *disturbance.transfers):
+    of_queues: list[QueueSpeed | TransferFault] = [*disturbance.queues, *disturbance.transfers]
+    for each in of_queues:
         if not 0 <= each.queue < len(executable.queues) or not 0 <= each.rank < executable.ranks:
             raise ValueError(f"there is no queue {each.queue} of rank {each.rank}")

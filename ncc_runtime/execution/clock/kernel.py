@@ -8,10 +8,6 @@ and rows that share nothing need no event queue.
 A semaphore is the list of times at which it reached each of its values, so a row that is performed
 late in the loop still finds when its value was seen. Processes sleep on a semaphore until it
 holds the value that they wait for.
-
-A disturbance (`execution/disturbance.py`) adds two things. What a row takes depends on its start
-alone (`_paced`), so rows may still be performed early. What bytes under way do depends on time: the
-changes of parts, and of processes that stand still, are taken in order of time beside the heap.
 """
 
 from ncc_runtime.execution.clock.max_min import (
@@ -40,7 +36,6 @@ from ncc_runtime.execution.clock.tables import (
     LARGEST,
     LATEST,
     LOG_FULL,
-    NEXT_CHANGE,
     NONE,
     PARKED,
     PAUSED,
@@ -54,9 +49,6 @@ from ncc_runtime.execution.clock.tables import (
     WAITING,
     ClockState,
 )
-
-FULL_SPEED = 10_000
-"""As in `execution/disturbance.py`; numba wants it here."""
 
 LEAST_ROOM = 4
 """A semaphore that outgrows its room gets twice as much, and at least this."""
@@ -220,58 +212,12 @@ def _advance(m: ClockState) -> None:
             wake(m, process)
         else:
             join(m, process)
-        else:
-            m.process[process].is_parked = 1
-            m.counts[PARKED] += 1
-    if is_change:
-        _change(m, now)
     update_rates(m, now)
-
-
-def _may_move(m: ClockState, process: int) -> bool:
-    """Whether neither a queue nor a part of its route stands still."""
-    it = m.process[process]
-    if it.is_still:
-        return False
-    for at in range(it.first_use, it.end_use):  # noqa: SIM110 - numba has no generators
-        if m.part[m.use[at].part].capacity == 0:
-            return False
-    return True
-
-
-def _change(m: ClockState, now: int) -> None:
-    """Take the changes of this time; flows stop where nothing passes, and go on where it does."""
-    is_any = False
-    while m.counts[NEXT_CHANGE] < len(m.change) and m.change[m.counts[NEXT_CHANGE]].start == now:
-        change = m.change[m.counts[NEXT_CHANGE]]
-        m.counts[NEXT_CHANGE] += 1
-        is_any = True
-        if change.part != NONE:
-            set_capacity(m, change.part, change.value)
-        else:
-            m.process[change.process].is_still = change.value
-    if not is_any:
-        return
-    m.counts[STEPS_LEFT] -= len(m.process)
-    for process in range(len(m.process)):
-        it = m.process[process]
-        if it.is_moving and not _may_move(m, process):
-            settle(m, process, now)
-            leave(m, process)
-            remove(m, process)
-            it.is_parked = 1
-            m.counts[PARKED] += 1
-        elif it.is_parked and _may_move(m, process):
-            it.is_parked = 0
-            m.counts[PARKED] -= 1
-            join(m, process)
 
 
 def _row(m: ClockState, process: int) -> bool:
     """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
-    if it.is_halted:
-        return False
     if it.route != NONE:
         return _complete_row(m, process)
     ranks = m.sizes[0].ranks
@@ -428,8 +374,6 @@ def _is_idle(m: ClockState, process: int) -> bool:
 def _ring(m: ClockState, process: int) -> bool:
     """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
-    if it.is_halted:
-        return False
     if it.route != NONE:
         return _complete_transfer(m, process)
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks

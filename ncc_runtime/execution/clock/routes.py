@@ -9,8 +9,6 @@ Parts that can never be contended are left out. That is what keeps the max-min s
 small: most transfers of most programs share nothing.
 """
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -172,7 +170,6 @@ class RouteRecords:
         routes["cap_level"] = -(-(limit << FINE) // routes["weight"])
         routes["first_use"], routes["end_use"] = bounds[:-1], bounds[1:]
         routes["is_shared"] = np.diff(bounds) > 0
-        routes["changes"][route[is_changing]] = 1
         part_records["capacity"], part_records["user"] = capacity, NONE
         part_records["is_network"][parts.network_parts] = 1
         return routes, uses, part_records

@@ -181,9 +181,6 @@ class ClockState(NamedTuple):
     increment: np.ndarray
     event: np.ndarray
     counts: np.ndarray  # int64
-    pace: np.ndarray
-    fault: np.ndarray
-    change: np.ndarray
 
 
 def empty(field: str, count: int) -> np.ndarray:
