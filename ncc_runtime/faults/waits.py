@@ -175,7 +175,7 @@ class Waiter:
 
 
 @attrs.frozen
-class Transfer:
+class RingTransfer:
     """A transfer as rings perform them: the n-th of a ring of one rank, from 0."""
 
     queue: int
@@ -222,7 +222,7 @@ class Culprit:
     suspects: tuple[Suspect, ...]  # any one of them explains it; of LOST the rings that sent
     roots: tuple[Process, ...]  # where chains of waits end: the waiters that it stops itself
     victims: tuple[Process, ...]  # that wait for these, directly or not
-    transfers: tuple[Transfer, ...] = ()  # LOST: `lost` of these; STILL: those that stand still
+    transfers: tuple[RingTransfer, ...] = ()  # LOST: `lost` of these; STILL: those that stand still
     lost: int = 0
 
     @property
@@ -438,7 +438,7 @@ def _lossy_rows(run: StalledRun, maker: Process) -> np.ndarray:
     return np.asarray((posts > 0) & (posts == missed))
 
 
-def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[Transfer, ...], int]:
+def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer, ...], int]:
     """Transfers of a ring of which some made no increments, and how many of them did not.
 
     One that some event waited for last did.
@@ -458,7 +458,7 @@ def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[Transfer, ...
     events = np.flatnonzero((trace.queue == number) & (trace.rank == rank))
     rows = trace.row[events].tolist()
     suspect = np.flatnonzero(is_lossy[rows] & ~was_seen[events]).tolist()
-    return tuple(Transfer(number, rank, nth, rows[nth]) for nth in suspect), lost
+    return tuple(RingTransfer(number, rank, nth, rows[nth]) for nth in suspect), lost
 
 
 def _queue_suspect(executable: Executable, process: Process) -> Suspect:
@@ -482,13 +482,13 @@ def _still_culprits(run: StalledRun, waiters: Mapping[Process, Waiter]) -> Itera
         left -= explained
 
 
-def _transfer_at(run: StalledRun, ring: Process) -> Transfer:
+def _transfer_at(run: StalledRun, ring: Process) -> RingTransfer:
     """The transfer at which a ring stands still."""
     number, rank = ring
     performed = 0
     if run.trace is not None:
         performed = int(np.count_nonzero((run.trace.queue == number) & (run.trace.rank == rank)))
-    return Transfer(number, rank, performed, run.pushed[ring][0])
+    return RingTransfer(number, rank, performed, run.pushed[ring][0])
 
 
 class _Explanations:
