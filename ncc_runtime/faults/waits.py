@@ -264,14 +264,14 @@ def process_name(executable: Executable, process: Process) -> str:
 
 def wait_graph(run: StalledRun) -> WaitGraph:
     """Who waits for whom in a stalled run, and the culprits."""
-    waiters = _Waits(run).waiters
+    waiters = _Resolver(run).waiters
     culprits = [*_lost_culprits(run, waiters), *_still_culprits(run, waiters)]
     culprits += _never_culprits(run, waiters)
     culprits += _cycles(run, waiters)
     return WaitGraph(run, waiters, tuple(_with_victims(waiters, culprits)))
 
 
-class _Waits:
+class _Resolver:
     """Resolves what every stuck queue waits for, and every ring that it comes to on the way."""
 
     def __init__(self, run: StalledRun) -> None:
