@@ -148,6 +148,18 @@ class Rings:
         """Whether any ring has work left."""
         return any(ring.pending for ring in self._rings.values())
 
+    def pushed_row(self, queue: int, ranks: np.ndarray, nth: np.ndarray) -> np.ndarray:
+        """The row that each rank pushed as its n-th, (r,); IDLE if it has not pushed so many."""
+        ring = self._rings[queue]
+        there = np.minimum(nth, ring.rows.shape[1] - 1)
+        return np.where(nth < ring.pushed[ranks], ring.rows[ranks, there], IDLE)
+
+    def unfinished(self) -> Iterator[tuple[int, int]]:
+        """(queue, rank) of the rings that have not done all that was pushed."""
+        for number, ring in self._rings.items():
+            for rank in np.flatnonzero(ring.done < ring.pushed).tolist():
+                yield number, rank
+
 
 SHOWN = 16
 """Waiting queues named in full; the rest are counted."""

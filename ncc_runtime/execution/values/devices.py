@@ -154,22 +154,24 @@ class Devices:
             self._byte_owners.transfer(queue, row, pc, ranks)
         transfer(self.executable, self.arena, queue, row, ranks)
 
-    def begin(self, batch: RowBatch) -> "Sequence[InFlight] | Begun | None":
-        """Read what a batch reads now; what comes back writes, later, what it writes.
+    def begin_transfers(self, batch: RowBatch) -> list[InFlight]:
+        """What a row of a ring moves, read now; its bytes land when the caller says."""
+        moved, row = self.resolved(batch)
+        return list(begun_transfers(self.executable, self.arena, moved, row, batch.ranks))
 
-        Where rows take their time, and others may write what they read meanwhile.
+    def begin(self, batch: RowBatch) -> Begun | None:
+        """Read what a row of an engine or CC-core reads now; what comes back writes, later.
+
+        For rows that take their time, while others may write what they have read.
         """
         queue = self.executable.queues[batch.queue]
-        if isinstance(queue, DmaQueue):
-            moved, row = self.resolved(batch)
-            return list(begun_transfers(self.executable, self.arena, moved, row, batch.ranks))
-        if isinstance(queue, EngineQueue):
-            name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
-            if OPCODES[name].shape is Shape.CONTROL:
-                return None
-            return self._begin_compute(queue, batch.row, batch.ranks, keeps=True)
-        self.perform([batch])  # the registers of a CC-core are its own
-        return None
+        if not isinstance(queue, EngineQueue):
+            self.perform([batch])  # the registers of a CC-core are its own
+            return None
+        name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return None
+        return self._begin_compute(queue, batch.row, batch.ranks, keeps=True)
 
     def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
         self._begin_compute(queue, row, ranks)()

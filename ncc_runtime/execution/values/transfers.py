@@ -7,7 +7,7 @@ Sizes and offsets of variable-size collectives are known only at run time: LOAD 
 read them from memory into length registers, and transfers take them from there.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -35,18 +35,32 @@ def transfer(
         transfers.perform(arena)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class InFlight:
-    """A transfer that has read its sources and has not written yet."""
+    """A transfer that has read its sources, and writes later."""
 
     sender: int
     data: np.ndarray  # (size,) uint8, its own copy
-    targets: tuple[tuple[int, int], ...]  # ranks, and addresses in their memory
+    sources: Sequence[tuple[int, int]]  # ranks, and addresses in their memory
+    targets: Sequence[tuple[int, int]]
+    has_landed: bool = False
 
     def land(self, arena: Arena) -> None:
-        """Write it."""
-        for rank, address in self.targets:
-            arena.row(rank, address, len(self.data))[:] = self.data
+        """Write it, once."""
+        if not self.has_landed:
+            for rank, address in self.targets:
+                arena.row(rank, address, len(self.data))[:] = self.data
+        self.has_landed = True
+
+    def writes_what_is_read_by(self, other: "InFlight") -> bool:
+        """Whether another transfer reads bytes that this one writes."""
+        return any(
+            rank == owner
+            and address < source + len(other.data)
+            and source < address + len(self.data)
+            for rank, address in self.targets
+            for owner, source in other.sources
+        )
 
 
 def begun_transfers(
@@ -57,7 +71,8 @@ def begun_transfers(
         transfers.check_inside(queue.name, arena)
         for index, sender in enumerate(transfers.ranks.tolist()):
             data = transfers.read(arena, index).copy()
-            yield InFlight(sender, data, tuple(transfers.targets_of(index)))
+            sources, targets = transfers.sources_of(index), transfers.targets_of(index)
+            yield InFlight(sender, data, tuple(sources), tuple(targets))
 
 
 def _by_size(
@@ -124,15 +139,17 @@ class _SizedTransfers:
         """The bytes that one transfer writes; those of a copy are a view of its source."""
         if self._opcode is DmaOpcode.FILL:
             return np.broadcast_to(np.uint8(0), (self._size,))
-        parts = [
-            arena.row(int(owner), int(source), self._size)
-            for owner, source in zip(self._owners[index], self._sources[index], strict=True)
-            if source >= 0
-        ]
+        parts = [arena.row(*source, self._size) for source in self.sources_of(index)]
         if self._opcode is DmaOpcode.COPY:
             return parts[0]
         typed = [part.view(self._placeholder.dtype.numpy) for part in parts]
         return reduce_parts(typed, self._placeholder.reduction, self._divisor).view(np.uint8)
+
+    def sources_of(self, index: int) -> Iterator[tuple[int, int]]:
+        """From whose memory one transfer reads, and where."""
+        for owner, source in zip(self._owners[index], self._sources[index], strict=True):
+            if source >= 0:
+                yield int(owner), int(source)
 
     def targets_of(self, index: int) -> Iterator[tuple[int, int]]:
         """To whose memory one transfer writes, and where."""
