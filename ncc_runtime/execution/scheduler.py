@@ -251,7 +251,7 @@ Perform = Callable[[Sequence[RowBatch]], None]
 class Decide(Protocol):
     """Decides control flow: True where a rank enters the rows behind a `test` or `case`."""
 
-    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray: ...
+    def __call__(self, batch: RowBatch, jump: Jump, /) -> np.ndarray: ...
 
 
 class QueueStates:

@@ -245,8 +245,8 @@ class Playback:
                 self._diverged = True
         self._occasions[key][batch.ranks] += 1
 
-    def _entered_of(self, batch: RowBatch, jump: Jump) -> np.ndarray:
-        """What a control row read when it started, whatever its jump."""
+    def _entered_of(self, batch: RowBatch, _: Jump) -> np.ndarray:
+        """What a control row read when it started."""
         return self._entered[batch.queue, batch.ranks]
 
     # ---- faults

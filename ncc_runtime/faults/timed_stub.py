@@ -19,3 +19,14 @@ class TimedRun:
     trace: Trace
     stuck: tuple[Stuck, ...] = ()
     halted: tuple[Halted, ...] = ()
+
+
+from ncc_runtime.execution.clock.clock import simulate
+
+
+class Clock:
+    def __init__(self, ex, dec, run_sizes={}):
+        self.a = (ex, dec, run_sizes)
+
+    def run(self, disturbance, in_memory=1 << 21):
+        return TimedRun(simulate(*self.a, in_memory))

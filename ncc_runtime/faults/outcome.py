@@ -1,0 +1,255 @@
+"""What a fault does in the end: nothing, wrong values, a stall, an error, or an endless loop.
+
+Most faults change when rows run and which run at all, not what they compute. A completion that is
+lost or late, a queue or a part of the machine that is slow or stops: a semaphore then holds at
+most as many increments as rows have ended that make them. So every row that starts finds done what
+it finds done in some order of the undisturbed program, and the program is proved for every order:
+whatever has run has the values that it always has. If all of it has run, nothing is wrong.
+
+This says nothing of a completion that comes twice, and of flipped bits. Their values are played in
+the order of the clock's times, and compared bit by bit with those of an undisturbed run.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.errors import NccError
+from ncc_runtime.execution.clock.event_log import MOST_EVENTS
+from ncc_runtime.execution.control_flow import (
+    Decisions,
+    PlannedDecisions,
+    RecordedDecisions,
+    ValueDecisions,
+    undecided,
+)
+from ncc_runtime.execution.disturbance import NOTHING, Disturbance
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler, Stuck
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.execution.values.devices import Devices
+from ncc_runtime.execution.variable_sizes import SizeRecord
+from ncc_runtime.faults.play import EndlessError, Playback, Played
+from ncc_runtime.faults.timed_stub import Clock, TimedRun
+from ncc_runtime.lowering.executable import DmaQueue, Executable
+
+MOST_ROUNDS = 8
+"""How often a run is timed anew as its values decide otherwise than those that it was timed for."""
+
+
+class Effect(enum.StrEnum):
+    """What a fault does."""
+
+    HARMLESS = "harmless"  # everything is performed, and all outputs have the same bits
+    WRONG = "wrong values"  # everything is performed, and nothing says that outputs differ
+    STALL = "stall"  # some queues wait for ever
+    ERROR = "error"  # a device refuses what it is to do
+    ENDLESS = "endless loop"  # a loop that follows from data does not end
+
+
+@attrs.frozen
+class OutputDifference:
+    """How an output differs from that of an undisturbed run; sizes of differences as float64."""
+
+    output: int
+    ranks: tuple[int, ...]  # on which any element differs
+    elements: int  # that differ, on all ranks
+    of: int  # elements, on all ranks
+    largest: float  # |value - undisturbed|; inf if one of them is; nan if both are NaN everywhere
+    relative: float  # |value - undisturbed| / |undisturbed|, where that is not zero
+    nans: int  # elements that are NaN and were none
+
+
+@attrs.frozen(eq=False)
+class Outcome:
+    """What a disturbed run comes to."""
+
+    effect: Effect
+    is_proved: bool  # of values: they follow from the proofs of the program; else by comparison
+    timed: TimedRun | None  # None: it has no end
+    stuck: tuple[Stuck, ...] = ()
+    differences: tuple[OutputDifference, ...] = ()
+    has_race: bool = False  # rows wait for what may be there too early: other times, other values
+    error: str = ""  # what a device refuses
+    is_settled: bool = True  # else control flow follows from times: no times found that agree
+
+
+class Laboratory:
+    """A placed program and its inputs, to be run again and again with faults.
+
+    Values are computed when a fault needs them, or when data decides control flow.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        inputs: Iterable[np.ndarray],
+        *,
+        is_proved: bool = True,
+    ) -> None:
+        """`inputs` as `Devices.load` takes them; `is_proved`: all proofs of the program hold."""
+        executable.check_all_ranks_have_columns()
+        self.executable = executable
+        self._inputs = list(inputs)
+        self._is_proved = is_proved
+        self._devices: Devices | None = None
+        self._undisturbed: _Undisturbed | None = None
+        decisions: Decisions
+        sized, runs = executable, {}
+        if _follows_data(executable):
+            values = self.undisturbed
+            decisions, sized = values.decisions, values.sizes.sized()
+            runs = dict(values.sizes.repeated())
+        else:
+            decisions = PlannedDecisions(executable, {})
+        self.clock = Clock(sized, decisions, run_sizes=runs)
+        self.trace: Trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
+
+    @property
+    def undisturbed(self) -> "_Undisturbed":
+        """The values of a run without faults."""
+        if self._undisturbed is None:
+            self._undisturbed = _undisturbed(self._loaded_devices())
+        return self._undisturbed
+
+    def outcome(self, disturbance: Disturbance) -> Outcome:
+        """What a run comes to that is disturbed so."""
+        if not changes_values(disturbance) and self._is_proved:
+            timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
+            effect = Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS
+            return Outcome(effect, is_proved=True, timed=timed, stuck=timed.stuck)
+        try:
+            timed, played = self.played(disturbance)
+        except EndlessError:
+            return Outcome(Effect.ENDLESS, is_proved=False, timed=None)
+        except NccError as error:
+            return Outcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
+        differences: tuple[OutputDifference, ...] = ()
+        if played.stuck or timed.halted:
+            effect = Effect.STALL
+        else:
+            differences = differences_of(self.executable, played.outputs, self.undisturbed.outputs)
+            effect = Effect.WRONG if differences else Effect.HARMLESS
+        return Outcome(
+            effect,
+            is_proved=False,
+            timed=timed,
+            stuck=played.stuck,
+            differences=differences,
+            has_race=played.has_race,
+            is_settled=not played.diverged,
+        )
+
+    def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
+        """The times and the values of a run that is disturbed so.
+
+        Where values decide otherwise than the clock was told, it runs again with what they decided,
+        until both agree or MOST_ROUNDS runs have not. NccError as devices report it; EndlessError.
+        """
+        import threadpoolctl
+
+        clock, expected, sizes = self.clock, self.undisturbed.decisions, self.undisturbed.sizes
+        for _ in range(MOST_ROUNDS):
+            timed = clock.run(disturbance, in_memory=MOST_EVENTS)
+            devices = self._loaded_devices()
+            playback = Playback(devices, disturbance, expected, len(self.trace))
+            with threadpoolctl.threadpool_limits(1, user_api="blas"), devices:
+                played = playback.run(timed)
+            if not played.diverged and played.sizes.agrees_with(sizes):
+                break
+            expected, sizes = played.decisions, played.sizes
+            clock = Clock(sizes.sized(), expected, run_sizes=sizes.repeated())
+        return timed, played
+
+    def _loaded_devices(self) -> Devices:
+        if self._devices is None:
+            self._devices = Devices(self.executable)
+        self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
+        self._devices.load(self._inputs)
+        return self._devices
+
+
+@attrs.frozen(eq=False)
+class _Undisturbed:
+    """The values of a run without faults."""
+
+    outputs: list[np.ndarray]
+    decisions: RecordedDecisions
+    sizes: SizeRecord
+
+
+def _undisturbed(devices: Devices) -> _Undisturbed:
+    import threadpoolctl
+
+    executable = devices.executable
+    sizes = SizeRecord(executable)
+    decisions = RecordedDecisions(executable.ranks, ValueDecisions(executable, devices))
+
+    def perform(batches: Sequence[RowBatch]) -> None:
+        devices.perform(batches)
+        for batch in batches:
+            queue = executable.queues[batch.queue]
+            if isinstance(queue, DmaQueue) and queue.registers is not None:
+                moved, row = devices.resolved(batch)
+                sizes.add(batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks])
+
+    with threadpoolctl.threadpool_limits(1, user_api="blas"), devices:
+        Scheduler(executable, decisions).run(perform)
+    return _Undisturbed(devices.outputs(), decisions, sizes)
+
+
+def _follows_data(executable: Executable) -> bool:
+    """Whether values decide where control flow goes, or how much transfers move."""
+    is_counted = any(placeholder.op.is_counted for placeholder in executable.program.placeholders)
+    return is_counted or bool(undecided(executable.program.blocks, {}))
+
+
+def changes_values(disturbance: Disturbance) -> bool:
+    """Whether a disturbance is more than rows that run later, or never."""
+    return bool(disturbance.memory) or any(
+        fault.flipped_bits or fault.completions > 1 for fault in disturbance.transfers
+    )
+
+
+def differences_of(
+    executable: Executable, outputs: Sequence[np.ndarray], undisturbed: Sequence[np.ndarray]
+) -> tuple[OutputDifference, ...]:
+    """Where outputs, each [ranks of its stage, *shape], differ in a bit."""
+    owners = [stage.ranks for stage in executable.stages for _ in stage.program.outputs]
+    found = []
+    for number, (ranks, new, old) in enumerate(zip(owners, outputs, undisturbed, strict=True)):
+        differs = _differing_elements(new, old)
+        if not differs.any():
+            continue
+        wide = np.complex128 if new.dtype.kind == "c" else np.float64
+        values, expected = new[differs].astype(wide), old[differs].astype(wide)
+        with np.errstate(all="ignore"):
+            apart = np.abs(values - expected)
+            relative = (apart / np.abs(expected))[expected != 0]
+        found.append(
+            OutputDifference(
+                output=number,
+                ranks=tuple(ranks[differs.reshape(len(ranks), -1).any(axis=1)].tolist()),
+                elements=int(differs.sum()),
+                of=new.size,
+                largest=_largest(apart),
+                relative=_largest(relative),
+                nans=int((np.isnan(values) & ~np.isnan(expected)).sum()),
+            )
+        )
+    return tuple(found)
+
+
+def _differing_elements(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Which elements differ in a bit, in the shape of the arrays."""
+    size = new.dtype.itemsize
+    bytes_of = (np.ascontiguousarray(array).view(np.uint8) for array in (new.ravel(), old.ravel()))
+    first, second = (each.reshape(-1, size) for each in bytes_of)
+    return np.asarray((first != second).any(axis=1).reshape(new.shape))
+
+
+def _largest(numbers: np.ndarray) -> float:
+    """The largest that is a number; 0 if there is none."""
+    numbers = numbers[~np.isnan(numbers)]
+    return float(numbers.max(initial=0.0))
