@@ -12,6 +12,7 @@ the order of the clock's times, and compared bit by bit with those of an undistu
 
 import enum
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import attrs
 import numpy as np
@@ -25,14 +26,15 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     undecided,
 )
-from ncc_runtime.execution.disturbance import NOTHING, Disturbance
+from ncc_runtime.execution.disturbance import ALWAYS_PS, NOTHING, Disturbance
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler, Stuck
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
 from ncc_runtime.faults.timed_stub import Clock, TimedRun
-from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.verify.counters import Edges, on_rank
 
 MOST_ROUNDS = 8
 """How often a run is timed anew as its values decide otherwise than those that it was timed for."""
@@ -106,6 +108,10 @@ class Laboratory:
         self.clock = Clock(sized, decisions, run_sizes=runs)
         self.trace: Trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
 
+    @cached_property
+    def _edges(self) -> Edges:
+        return Edges(self.executable)
+
     @property
     def undisturbed(self) -> "_Undisturbed":
         """The values of a run without faults."""
@@ -119,6 +125,15 @@ class Laboratory:
             timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
             effect = Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS
             return Outcome(effect, is_proved=True, timed=timed, stuck=timed.stuck)
+        if self._is_proved and not _flips_bits(disturbance):
+            timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
+            doubled = _doubled(timed.trace, self._edges, disturbance)
+            if doubled is not None and not doubled.is_early:
+                effect = Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS
+                race = doubled.has_race
+                return Outcome(
+                    effect, is_proved=True, timed=timed, stuck=timed.stuck, has_race=race
+                )
         try:
             timed, played = self.played(disturbance)
         except EndlessError:
@@ -207,9 +222,63 @@ def _follows_data(executable: Executable) -> bool:
 
 def changes_values(disturbance: Disturbance) -> bool:
     """Whether a disturbance is more than rows that run later, or never."""
-    return bool(disturbance.memory) or any(
-        fault.flipped_bits or fault.completions > 1 for fault in disturbance.transfers
-    )
+    doubles = any(fault.completions > 1 for fault in disturbance.transfers)
+    return doubles or _flips_bits(disturbance)
+
+
+def _flips_bits(disturbance: Disturbance) -> bool:
+    return bool(disturbance.memory) or any(fault.flipped_bits for fault in disturbance.transfers)
+
+
+@attrs.frozen
+class _Doubled:
+    """What completions that come twice do to those who wait for later ones."""
+
+    is_early: bool  # a row started before the increments were made that it waits for
+    has_race: bool  # a row waits for a later one, whenever it started
+
+
+def _doubled(trace: Trace, edges: Edges, disturbance: Disturbance) -> _Doubled | None:
+    """Whether rows start too early in a run: without that its order is one that is proved.
+
+    None where it is not to be seen without playing the run: where jumps shift what is awaited, or
+    several queues increment a counter.
+    """
+    executable = trace.executable
+    if any(not isinstance(queue, DmaQueue) and queue.jumps for queue in executable.queues):
+        return None
+    is_early = has_race = False
+    for fault in disturbance.transfers:
+        ring = executable.queues[fault.queue]
+        events = np.flatnonzero((trace.queue == fault.queue) & (trace.rank == fault.rank))
+        if fault.completions < 2 or fault.nth >= len(events):
+            continue
+        rows, ends = trace.row[events], trace.end_ps[events]
+        cells = [(post.rank[:, fault.rank], post.sem[:, fault.rank]) for post in ring.sync.posts]
+        for ranks, sems in cells:
+            rank, sem = int(ranks[rows[fault.nth]]), int(sems[rows[fault.nth]])
+            if rank == IDLE:
+                continue
+            if sem * executable.ranks + rank in edges.several:
+                return None
+            makes = np.any([(to == rank) & (what == sem) for to, what in cells], axis=0)[rows]
+            made_at, number = np.sort(ends[makes]), int(makes[: fault.nth + 1].sum())
+            for waiter, queue in enumerate(executable.queues):
+                value = np.where(
+                    on_rank(queue.sync.wait_sem, rank) == sem,
+                    on_rank(queue.sync.wait_value, rank),
+                    0,
+                )
+                if isinstance(queue, DmaQueue) or value.max(initial=0) <= number:
+                    continue
+                has_race = True
+                waits = np.flatnonzero((trace.queue == waiter) & (trace.rank == rank))
+                waits = waits[value[trace.row[waits]] > number]
+                awaited = value[trace.row[waits]]
+                never = np.int64(ALWAYS_PS)
+                ready = np.append(made_at, never)[np.minimum(awaited - 1, len(made_at))]
+                is_early |= bool((trace.start_ps[waits] < ready).any())
+    return _Doubled(is_early, has_race)
 
 
 def differences_of(
