@@ -121,18 +121,16 @@ class Laboratory:
 
     def outcome(self, disturbance: Disturbance) -> Outcome:
         """What a run comes to that is disturbed so."""
-        if not changes_values(disturbance) and self._is_proved:
-            timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
-            effect = Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS
-            return Outcome(effect, is_proved=True, timed=timed, stuck=timed.stuck)
         if self._is_proved and not _flips_bits(disturbance):
             timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
             doubled = _doubled(timed.trace, self._edges, disturbance)
             if doubled is not None and not doubled.is_early:
-                effect = Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS
-                race = doubled.has_race
                 return Outcome(
-                    effect, is_proved=True, timed=timed, stuck=timed.stuck, has_race=race
+                    Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS,
+                    is_proved=True,
+                    timed=timed,
+                    stuck=timed.stuck,
+                    has_race=doubled.has_race,
                 )
         try:
             timed, played = self.played(disturbance)
@@ -141,9 +139,8 @@ class Laboratory:
         except NccError as error:
             return Outcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
         differences: tuple[OutputDifference, ...] = ()
-        if played.stuck or timed.halted:
-            effect = Effect.STALL
-        else:
+        effect = Effect.STALL
+        if not played.stuck and not timed.halted:
             differences = differences_of(self.executable, played.outputs, self.undisturbed.outputs)
             effect = Effect.WRONG if differences else Effect.HARMLESS
         return Outcome(
@@ -220,12 +217,6 @@ def _follows_data(executable: Executable) -> bool:
     return is_counted or bool(undecided(executable.program.blocks, {}))
 
 
-def changes_values(disturbance: Disturbance) -> bool:
-    """Whether a disturbance is more than rows that run later, or never."""
-    doubles = any(fault.completions > 1 for fault in disturbance.transfers)
-    return doubles or _flips_bits(disturbance)
-
-
 def _flips_bits(disturbance: Disturbance) -> bool:
     return bool(disturbance.memory) or any(fault.flipped_bits for fault in disturbance.transfers)
 
@@ -245,13 +236,16 @@ def _doubled(trace: Trace, edges: Edges, disturbance: Disturbance) -> _Doubled |
     several queues increment a counter.
     """
     executable = trace.executable
+    doubled = [fault for fault in disturbance.transfers if fault.completions > 1]
+    if not doubled:
+        return _Doubled(is_early=False, has_race=False)
     if any(not isinstance(queue, DmaQueue) and queue.jumps for queue in executable.queues):
         return None
     is_early = has_race = False
-    for fault in disturbance.transfers:
+    for fault in doubled:
         ring = executable.queues[fault.queue]
         events = np.flatnonzero((trace.queue == fault.queue) & (trace.rank == fault.rank))
-        if fault.completions < 2 or fault.nth >= len(events):
+        if fault.nth >= len(events):
             continue
         rows, ends = trace.row[events], trace.end_ps[events]
         cells = [(post.rank[:, fault.rank], post.sem[:, fault.rank]) for post in ring.sync.posts]
