@@ -1,6 +1,7 @@
 """Stand-in."""
 
 import attrs
+
 from ncc_runtime.execution.scheduler import Stuck
 from ncc_runtime.execution.trace import Trace
 
