@@ -5,12 +5,17 @@ same outputs with wrong values on as many ranks. A row names some of its faults 
 others, so a campaign takes no more memory than its rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
+from rich.console import Console
+from rich.table import Table
 
 from ncc_runtime.faults.outcome import Effect, Laboratory, Outcome
-from ncc_runtime.faults.single_faults import SingleFault
+from ncc_runtime.faults.single_faults import FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.progress import steps
 
@@ -19,6 +24,9 @@ EXAMPLES = 3
 
 SHOWN = 24
 """Rows of the table that are printed; JSON has all."""
+
+WIDTH = 160
+"""Columns of a line; longer ones go on in the next."""
 
 MOST_SUSPECTS = 3
 """Suspects that a row names; the rest are counted."""
@@ -67,8 +75,7 @@ class CampaignRow:
 class Campaign:
     """What the faults of one class come to."""
 
-    name: str
-    what: str
+    kind: FaultClass
     there_are: int  # faults of the class
     tried: int
     undisturbed_ps: int
@@ -84,20 +91,20 @@ class Campaign:
 
 
 def campaign(
-    laboratory: Laboratory, name: str, what: str, there_are: int, faults: Sequence[SingleFault]
+    laboratory: Laboratory, kind: FaultClass, there_are: int, faults: Sequence[SingleFault]
 ) -> Campaign:
     """Try each fault in a run of its own."""
     rows: dict[Alike, CampaignRow] = {}
-    for fault in steps(faults, f"trying {name}", "faults"):
+    for fault in steps(faults, f"trying {kind.name}", "faults"):
         outcome = laboratory.outcome(fault.disturbance)
         graph = None
         if outcome.effect is Effect.STALL and outcome.timed is not None:
-            graph = laboratory.waits(outcome)
+            graph = laboratory.waits(outcome, fault.disturbance)
         alike = _alike(outcome, graph)
         rows.setdefault(alike, CampaignRow(alike)).add(fault, outcome, graph)
     order = list(Effect)[::-1]
     ordered = sorted(rows.values(), key=lambda row: (order.index(row.alike.effect), -row.faults))
-    return Campaign(name, what, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
+    return Campaign(kind, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
 
 
 def _alike(outcome: Outcome, graph: WaitGraph | None) -> Alike:
@@ -128,3 +135,105 @@ def _names_it(graph: WaitGraph, fault: SingleFault) -> bool:
         for culprit in graph.culprits
         for suspect in culprit.suspects
     )
+
+
+# ---- the table
+
+
+def as_text(campaign: Campaign, heading: str) -> str:
+    """Counts by effect, then the rows."""
+    out = io.StringIO()
+    console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
+    drawn = f", {campaign.tried} of them drawn" * (campaign.tried < campaign.there_are)
+    for line in (
+        heading,
+        f"{campaign.kind.name}: {campaign.kind.what}",
+        f"{campaign.there_are} faults{drawn}, each in a run of its own",
+        f"undisturbed: {campaign.undisturbed_ps / 1e6:.3f} us",
+        *_counted(campaign),
+        "",
+    ):
+        console.print(line, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for name in ("outcome", "faults", "what", "by", "until us", "for example"):
+        table.add_column(name, justify="right" if name in ("faults", "until us") else "left")
+    for row in campaign.rows[:SHOWN]:
+        table.add_row(
+            row.alike.effect.value,
+            str(row.faults),
+            _what(row),
+            "proof" if row.alike.is_proved else "comparison",
+            f"{row.latest_ps / 1e6:.3f}" if row.latest_ps else "",
+            row.examples[0],
+        )
+    console.print(table)
+    if more := campaign.rows[SHOWN:]:
+        faults = sum(row.faults for row in more)
+        console.print(f"… and {len(more)} more rows of {faults} faults, all in --json")
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _counted(campaign: Campaign) -> Iterator[str]:
+    """A line for each effect that there is."""
+    for effect, faults in campaign.counts.items():
+        rows = [row for row in campaign.rows if row.alike.effect is effect]
+        if not faults:
+            continue
+        notes = []
+        proved = sum(row.faults for row in rows if row.alike.is_proved)
+        races = sum(row.faults for row in rows if row.alike.has_race)
+        if effect is Effect.HARMLESS:
+            notes.append(f"{proved} by proof, {faults - proved} by comparison")
+        if effect is Effect.STALL:
+            named = sum(row.named for row in rows)
+            notes.append(f"a culprit is where the fault is in {named}")
+        if races:
+            notes.append(f"{races} with a race: at other times the values may differ")
+        yield f"  {effect.value:<12} {faults:>8}  {'; '.join(notes)}".rstrip()
+
+
+def _what(row: CampaignRow) -> str:
+    """What faults of a row have in common."""
+    words = [row.alike.what] if row.alike.what else []
+    if row.alike.effect is Effect.WRONG:
+        words.append(f"up to {row.largest:.3g} off, {100 * row.relative:.3g} %")
+        if row.nans:
+            words.append(f"{row.nans} NaN")
+    if row.alike.has_race:
+        words.append("a race")
+    if not row.alike.is_settled:
+        words.append("control flow changes with the times")
+    return "; ".join(words)
+
+
+def as_json(campaign: Campaign) -> Mapping[str, Any]:
+    """The keys of the object of `--json`, beside those of the place."""
+    return {
+        "class": campaign.kind.name,
+        "there_are": campaign.there_are,
+        "tried": campaign.tried,
+        "undisturbed_us": campaign.undisturbed_ps / 1e6,
+        "outcomes": {effect.value: faults for effect, faults in campaign.counts.items()},
+        "rows": [
+            {
+                "outcome": row.alike.effect.value,
+                "faults": row.faults,
+                "what": row.alike.what,
+                "proved": row.alike.is_proved,
+                "race": row.alike.has_race,
+                "settled": row.alike.is_settled,
+                "culprit_named": row.named if row.alike.effect is Effect.STALL else None,
+                "largest_difference": _number(row.largest),
+                "largest_relative_difference": _number(row.relative),
+                "nans": row.nans,
+                "until_us": row.latest_ps / 1e6,
+                "examples": row.examples,
+            }
+            for row in campaign.rows
+        ],
+    }
+
+
+def _number(value: float) -> float | str:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else "inf"

@@ -11,7 +11,7 @@ the order of the clock's times, and compared bit by bit with those of an undistu
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import attrs
@@ -33,6 +33,7 @@ from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
 from ncc_runtime.faults.timed_stub import Clock, TimedRun
+from ncc_runtime.faults.waits import WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.counters import Edges, on_rank
 
@@ -86,14 +87,15 @@ class Laboratory:
     def __init__(
         self,
         executable: Executable,
-        inputs: Iterable[np.ndarray],
+        inputs: Callable[[], Iterable[np.ndarray]],
         *,
         is_proved: bool = True,
     ) -> None:
-        """`inputs` as `Devices.load` takes them; `is_proved`: all proofs of the program hold."""
+        """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold."""
         executable.check_all_ranks_have_columns()
         self.executable = executable
-        self._inputs = list(inputs)
+        self._inputs = inputs
+        self._arrays: list[np.ndarray] | None = None
         self._is_proved = is_proved
         self._devices: Devices | None = None
         self._undisturbed: _Undisturbed | None = None
@@ -153,6 +155,12 @@ class Laboratory:
             is_settled=not played.diverged,
         )
 
+    def waits(self, outcome: Outcome, disturbance: Disturbance) -> WaitGraph:
+        """Who waits for whom in a run that stalled, and the culprit."""
+        assert outcome.timed is not None, "it has no end"
+        held = _held(outcome.timed.trace, disturbance)
+        return wait_graph(stalled_run(outcome.timed.trace, outcome.stuck, held))
+
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.
 
@@ -175,11 +183,31 @@ class Laboratory:
         return timed, played
 
     def _loaded_devices(self) -> Devices:
+        if self._arrays is None:
+            self._arrays = list(self._inputs())
         if self._devices is None:
             self._devices = Devices(self.executable)
         self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
-        self._devices.load(self._inputs)
+        self._devices.load(self._arrays)
         return self._devices
+
+
+def _held(trace: Trace, disturbance: Disturbance) -> np.ndarray:
+    """What semaphores hold at the end of a run, (ranks, semaphores)."""
+    executable = trace.executable
+    held = np.zeros((executable.ranks, max(1, executable.semaphore_count)), np.int64)
+    times = np.ones(len(trace), np.int64)
+    for fault in disturbance.transfers:
+        events = np.flatnonzero((trace.queue == fault.queue) & (trace.rank == fault.rank))
+        times[events[fault.nth : fault.nth + 1]] = fault.completions
+    for number, queue in enumerate(executable.queues):
+        events = np.flatnonzero(trace.queue == number)
+        row, rank = trace.row[events], trace.rank[events]
+        for post in queue.sync.posts:
+            to, sem = post.rank[row, rank], post.sem[row, rank]
+            posts = to != IDLE
+            np.add.at(held, (to[posts], sem[posts]), times[events[posts]])
+    return held
 
 
 @attrs.frozen(eq=False)

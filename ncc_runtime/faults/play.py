@@ -25,7 +25,7 @@ from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.timed_stub import Halted, TimedRun
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Decision, DmaQueue, Jump
 
-MOST_ROWS = 1 << 20
+MOST_ROWS = 1 << 16
 """Rows of all ranks that may be performed on top of ten times those of an undisturbed run."""
 
 

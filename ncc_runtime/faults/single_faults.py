@@ -300,56 +300,69 @@ def _bits_of_memory(things: _Things) -> Faults:
 class FaultClass:
     """Faults of one kind."""
 
+    name: str
     what: str
     faults: Callable[[_Things], Faults]
     most: int | None = None  # that are tried unless told otherwise; None: all
 
 
-CLASSES: Mapping[str, FaultClass] = {
-    "dma.lost": FaultClass(
+CLASSES: Sequence[FaultClass] = (
+    FaultClass(
+        "dma.lost",
         "the completion of a transfer is lost",
         lambda things: things.transfers("completion lost of", completions=0),
     ),
-    "dma.late": FaultClass(
+    FaultClass(
+        "dma.late",
         f"the completion of a transfer is seen {microseconds(LATE_PS)} late",
         lambda things: things.transfers("completion late of", late_ps=LATE_PS),
     ),
-    "dma.doubled": FaultClass(
+    FaultClass(
+        "dma.doubled",
         "the completion of a transfer comes twice",
         lambda things: things.transfers("completion doubled of", completions=2),
     ),
-    "dma.stuck": FaultClass("a DMA ring stands still from a moment on", _stuck_rings),
-    "rank.dead": FaultClass("a rank dies, its memory lives on", _dead_ranks),
-    "rank.late": FaultClass("the host launches a rank late", _late_ranks),
-    "chip.dead": FaultClass("a chip dies with its ranks, memory and links", _dead_chips),
-    "core.slow": FaultClass("the engines of a rank are slow", _slow_cores),
-    "link.down": FaultClass(
+    FaultClass("dma.stuck", "a DMA ring stands still from a moment on", _stuck_rings),
+    FaultClass("rank.dead", "a rank dies, its memory lives on", _dead_ranks),
+    FaultClass("rank.late", "the host launches a rank late", _late_ranks),
+    FaultClass("chip.dead", "a chip dies with its ranks, memory and links", _dead_chips),
+    FaultClass("core.slow", "the engines of a rank are slow", _slow_cores),
+    FaultClass(
+        "link.down",
         "links between two chips are down from a moment on",
         lambda things: _parts_down(things, _links(things)),
     ),
-    "link.slow": FaultClass(
-        "links between two chips are slow", lambda things: _parts_slow(_links(things))
+    FaultClass(
+        "link.slow", "links between two chips are slow", lambda things: _parts_slow(_links(things))
     ),
-    "adapter.down": FaultClass(
+    FaultClass(
+        "adapter.down",
         "an EFA adapter is down from a moment on",
         lambda things: _parts_down(things, _adapters(things)),
     ),
-    "bit.transfer": FaultClass("a bit of a transfer flips", _bits_of_transfers, SAMPLED),
-    "bit.memory": FaultClass("a bit of a rank's memory flips", _bits_of_memory, SAMPLED),
-}
-"""By name."""
+    FaultClass("bit.transfer", "a bit of a transfer flips", _bits_of_transfers, SAMPLED),
+    FaultClass("bit.memory", "a bit of a rank's memory flips", _bits_of_memory, SAMPLED),
+)
+
+
+def class_named(name: str) -> FaultClass:
+    """A class; InputError with those that there are."""
+    for one in CLASSES:
+        if one.name == name:
+            return one
+    names = ", ".join(one.name for one in CLASSES)
+    raise InputError(f"no class of faults is called {name!r}; there are {names}")
 
 
 def faults_of(
-    name: str, laboratory: Laboratory, most: int | None, seed: int
+    kind: FaultClass, laboratory: Laboratory, most: int | None, seed: int
 ) -> tuple[int, list[SingleFault]]:
     """How many faults a class has, and those that are to be tried; InputError if there are none."""
-    kind = CLASSES[name]
     count, of = kind.faults(_Things(laboratory, seed))
     if not count:
-        raise InputError(f"{name}: nothing in this program on its place can fail so")
+        raise InputError(f"{kind.name}: nothing in this program on its place can fail so")
     most = kind.most if most is None else most
-    chosen: Sequence[int] = range(count)
-    if most is not None and most < count:
-        chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False)).tolist()
-    return count, [of(n) for n in chosen]
+    if most is None or most >= count:
+        return count, [of(n) for n in range(count)]
+    chosen = np.random.default_rng(seed).choice(count, most, replace=False)
+    return count, [of(n) for n in np.sort(chosen).tolist()]
