@@ -1,5 +1,7 @@
 """Values under faults, played on drawn times: what comes of faults, and what must not."""
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from ncc_runtime.execution.disturbance import (
     QueueSpeed,
     TransferFault,
 )
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
+from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.faults import outcome as outcomes
 from ncc_runtime.faults.outcome import Effect, Laboratory, differences_of
 from ncc_runtime.faults.play import DisagreementError, Playback
@@ -22,7 +26,10 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_runs import collective, compiled
 from tests.draws_clock import busy_texts, placed_collectives
 from tests.faults.random_times import RandomClock
-from tests.small_executables import LOOPED, looped
+from tests.small_executables import looped
+
+SIZES = (0, 7, 100, 1025)
+"""Elements: bits flip in all of them, and runs are short."""
 
 
 def laboratory(executable: Executable, seed: int = 0, times: int | None = 0) -> Laboratory:
@@ -50,7 +57,7 @@ def ring(ranks: int = 4) -> Executable:
 
 
 @settings(max_examples=25)
-@given(placed_collectives(), st.integers(0, 2**32 - 1))
+@given(placed_collectives(SIZES), st.integers(0, 2**32 - 1))
 def test_undisturbed_values_are_the_same_at_all_times(executable: Executable, seed: int) -> None:
     lab = laboratory(executable, times=seed)
     _, played = lab.played(NOTHING)
@@ -83,7 +90,7 @@ def test_every_lost_completion_of_a_ring_is_harmless_or_a_stall() -> None:
     for queue, rank, nth in transfers(executable):
         disturbance = Disturbance(transfers=(TransferFault(queue, rank, nth, completions=0),))
         found = lab.outcome(disturbance)
-        timed, played = lab.played(disturbance)
+        _, played = lab.played(disturbance)
         assert found.is_proved
         assert (found.effect is Effect.STALL) == bool(played.stuck)
         if found.effect is Effect.HARMLESS:
@@ -99,7 +106,7 @@ def test_every_lost_completion_of_a_ring_is_harmless_or_a_stall() -> None:
 
 
 @settings(max_examples=25)
-@given(placed_collectives(), st.integers(0, 2**32 - 1), st.data())
+@given(placed_collectives(SIZES), st.integers(0, 2**32 - 1), st.data())
 def test_what_is_proved_of_a_fault_is_what_is_played(
     executable: Executable, seed: int, data: st.DataObject
 ) -> None:
@@ -121,7 +128,7 @@ def test_what_is_proved_of_a_fault_is_what_is_played(
 
 
 @settings(max_examples=25)
-@given(placed_collectives(), st.integers(0, 2**32 - 1), st.data())
+@given(placed_collectives(SIZES), st.integers(0, 2**32 - 1), st.data())
 def test_a_row_that_starts_too_early_is_seen_from_times_alone(
     executable: Executable, seed: int, data: st.DataObject
 ) -> None:
@@ -158,7 +165,7 @@ def test_a_completion_that_comes_twice_gives_wrong_values_at_some_times() -> Non
 
 
 @settings(max_examples=25)
-@given(placed_collectives(), st.data())
+@given(placed_collectives(SIZES), st.data())
 def test_a_flipped_bit_of_a_transfer_does_what_it_does_in_any_order(
     executable: Executable, data: st.DataObject
 ) -> None:
@@ -176,34 +183,29 @@ def test_a_flipped_bit_of_a_transfer_does_what_it_does_in_any_order(
 
 
 def flipped_in_any_order(executable: Executable, fault: TransferFault) -> list[np.ndarray]:
-    from ncc_runtime.execution.scheduler import Scheduler
-    from ncc_runtime.execution.values.devices import Devices
-
     devices = Devices(executable)
     devices.load(bound_inputs(executable.program, {}, 0))
-    seen = 0
+    ring, seen = executable.queues[fault.queue], 0
+    assert isinstance(ring, DmaQueue)
 
-    def perform(batches: object) -> None:
+    def perform(batches: Sequence[RowBatch]) -> None:
         nonlocal seen
-        for batch in batches:  # type: ignore[attr-defined]
+        for batch in batches:
             devices.perform([batch])
             if batch.queue == fault.queue and fault.rank in batch.ranks:
                 if seen == fault.nth:
-                    ring = executable.queues[fault.queue]
-                    assert isinstance(ring, DmaQueue)
-                    cell = batch.row, fault.rank
-                    targets = [(ring.peer[cell], ring.target[cell])]
-                    if ring.second_peer is not None and ring.second_target is not None:
-                        targets.append((ring.second_peer[cell], ring.second_target[cell]))
-                    size = np.broadcast_to(ring.size_bytes, ring.peer.shape)[cell]
-                    for bit in fault.flipped_bits:
-                        for rank, address in targets:
-                            if rank >= 0 and bit // 8 < size:
-                                byte = devices.arena.bytes[
-                                    rank, address + bit // 8 : address + bit // 8 + 1
-                                ]
-                                byte ^= np.uint8(1 << bit % 8)
+                    flip(batch.row, *fault.flipped_bits)
                 seen += 1
+
+    def flip(row: int, bit: int) -> None:
+        cell = row, fault.rank
+        targets = [(ring.peer[cell], ring.target[cell])]
+        if ring.second_peer is not None and ring.second_target is not None:
+            targets.append((ring.second_peer[cell], ring.second_target[cell]))
+        if bit // 8 < np.broadcast_to(ring.size_bytes, ring.peer.shape)[cell]:
+            for rank, address in targets:
+                if rank >= 0:
+                    devices.arena.bytes[rank, address + bit // 8] ^= np.uint8(1 << bit % 8)
 
     def nothing_to_decide(*_: object) -> np.ndarray:
         raise AssertionError
@@ -213,7 +215,7 @@ def flipped_in_any_order(executable: Executable, fault: TransferFault) -> list[n
 
 
 @settings(max_examples=25)
-@given(placed_collectives(), st.data())
+@given(placed_collectives(SIZES), st.data())
 def test_a_bit_of_a_parameter_that_flips_before_the_launch_is_another_input(
     executable: Executable, data: st.DataObject
 ) -> None:
@@ -245,16 +247,6 @@ def test_memory_that_flips_after_the_end_or_outside_the_program_changes_nothing(
 
 
 # ---- corrupted data that decides
-
-
-WAITING = LOOPED.replace("constant(3)", "constant(5)")
-
-
-def counter_address(executable: Executable) -> int:
-    """Where a looped program counts its trips: an s32 that its predicate follows from."""
-    program = executable.program
-    names = {buffer.name: buffer.address for buffer in program.buffers}
-    return next(address for name, address in names.items() if name.startswith(("z", "i", "j", "t")))
 
 
 @pytest.mark.parametrize("bit", range(32))
