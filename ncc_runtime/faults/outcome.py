@@ -159,7 +159,9 @@ class Laboratory:
         """Who waits for whom in a run that stalled, and the culprit."""
         assert outcome.timed is not None, "it has no end"
         held = _held(outcome.timed.trace, disturbance)
-        return wait_graph(stalled_run(outcome.timed.trace, outcome.stuck, held))
+        return wait_graph(
+            stalled_run(outcome.timed.trace, outcome.stuck, held, outcome.timed.halted)
+        )
 
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.

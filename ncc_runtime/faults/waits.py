@@ -19,6 +19,7 @@ Where several explain the same, all are named (minimal diagnoses: Reiter, 1987).
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -57,25 +58,41 @@ class StalledRun:
     progress_ps: Mapping[Process, int] = MappingProxyType({})  # when its last byte or step was
 
 
+class StandsStill(Protocol):
+    """A queue of a rank that began to stand still at a row, and when; of a ring its transfer."""
+
+    @property
+    def queue(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def since_ps(self) -> int: ...
+
+
 def stalled_run(
-    trace: Trace,
-    stuck: Iterable[Stuck],
-    held: np.ndarray,
-    progress_ps: Mapping[Process, int] = MappingProxyType({}),
+    trace: Trace, stuck: Iterable[Stuck], held: np.ndarray, halted: Iterable[StandsStill] = ()
 ) -> StalledRun:
     """What the clock shows of a stall: the rows performed, who is stuck, and (ranks, semaphores).
 
-    `progress_ps` are the times at which queues that stand still did so; it may be left out.
+    `halted` are queues that stand still, as program counters and bytes under way show. Engines and
+    CC-cores that are not among `stuck` must be there; of others it says since when.
     """
-    executable = trace.executable
+    executable, halted = trace.executable, tuple(halted)
+    waiting = {
+        (one.queue, one.rank): one
+        for one in (*(Stuck(one.queue, one.row, one.rank, IDLE, 0) for one in halted), *stuck)
+        if not isinstance(executable.queues[one.queue], DmaQueue)
+    }
     return StalledRun(
         executable,
-        tuple(one for one in stuck if not isinstance(executable.queues[one.queue], DmaQueue)),
+        tuple(waiting.values()),
         held,
         _increments_made(trace, held.shape),
         _rows_pushed(trace),
         trace,
-        progress_ps,
+        {(one.queue, one.rank): one.since_ps for one in halted},
     )
 
 
