@@ -14,7 +14,6 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.waits import (
     Culprit,
     CulpritKind,
-    Process,
     RingTransfer,
     Waiter,
     WaitGraph,
@@ -114,7 +113,8 @@ class FlightRecord:
         waiting = [one for one in self.ranks if one.queues]
         trace = self.graph.run.trace
         when = "" if trace is None else f" after {trace.time_ps / 1e6:.3f} us"
-        yield f"stall: nothing can go on{when}; {len(waiting)} of {len(self.ranks)} ranks have work left"
+        of = f"{len(waiting)} of {len(self.ranks)} ranks"
+        yield f"stall: nothing can go on{when}; {of} have work left"
         yield "what ranks know of themselves"
         groups: dict[tuple[object, ...], list[RankState]] = {}
         for one in waiting:
@@ -338,9 +338,10 @@ class _Texts:
         if culprit.kind is CulpritKind.LOST:
             if not culprit.transfers:
                 return f"increments of {names} were lost"
-            which = "" if len(culprit.transfers) == culprit.lost else f"{culprit.lost} of "
-            times = "the completion" if culprit.lost == 1 else f"{culprit.lost} completions"
-            return f"{names} lost {times} of {which}{self._transfers(culprit.transfers)}"
+            count = len(culprit.transfers)
+            lost = "the completion" if culprit.lost == 1 else f"{culprit.lost} completions"
+            which = "" if count == culprit.lost else f"one of {count} transfers: "
+            return f"{names} lost {lost} of {which}{self._transfers(culprit.transfers)}"
         still = f" in {self._transfers(culprit.transfers)}" if culprit.transfers else ""
         return f"{names} {'stand' if len(culprit.suspects) > 1 else 'stands'} still{still}"
 

@@ -458,24 +458,56 @@ def _lossy_rows(run: StalledRun, maker: Process) -> np.ndarray:
 def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer, ...], int]:
     """Transfers of a ring of which some made no increments, and how many of them did not.
 
-    One that some event waited for last did.
+    One that some event waited for last did. If one is lost, waits of its semaphores bound which: a
+    wait for value v that ended with the v-th transfer shows that none so far was lost, one that
+    ended with a later transfer that one before that was.
     """
     number, rank = ring
     queue, trace = run.executable.queues[number], run.trace
     is_lossy = _lossy_rows(run, ring)
-    lost = 0
-    for post in queue.sync.posts:
-        to, sem = post.rank[is_lossy, rank], post.sem[is_lossy, rank]
-        to, sem = to[to != IDLE], sem[to != IDLE]
-        lost = max(lost, int((run.made - run.held)[to, sem].max(initial=0)))
+    counters = {
+        (to, sem)
+        for post in queue.sync.posts
+        for to, sem in zip(
+            post.rank[is_lossy, rank].tolist(), post.sem[is_lossy, rank].tolist(), strict=True
+        )
+        if to != IDLE
+    }
+    lost = max((int((run.made - run.held)[counter]) for counter in counters), default=0)
     if trace is None or not isinstance(queue, DmaQueue):
         return (), lost
+    by_increment = trace.reason == Reason.SEMAPHORE
     was_seen = np.zeros(len(trace) + 1, bool)  # the last one stands for no event
-    was_seen[trace.cause[trace.reason == Reason.SEMAPHORE]] = True
+    was_seen[trace.cause[by_increment]] = True
     events = np.flatnonzero((trace.queue == number) & (trace.rank == rank))
-    rows = trace.row[events].tolist()
-    suspect = np.flatnonzero(is_lossy[rows] & ~was_seen[events]).tolist()
-    return tuple(RingTransfer(number, rank, nth, rows[nth]) for nth in suspect), lost
+    rows = trace.row[events]
+    suspect = is_lossy[rows] & ~was_seen[events]
+    for to, sem in counters if lost == 1 else ():
+        makes = np.zeros(len(rows), bool)
+        for post in queue.sync.posts:
+            makes |= (post.rank[rows, rank] == to) & (post.sem[rows, rank] == sem)
+        makers = np.flatnonzero(makes)
+        first, end = 0, len(makers)
+        for waiter, one in enumerate(run.executable.queues):
+            if isinstance(one, DmaQueue) or one.jumps:
+                continue  # in loops values count from the first trip on
+            waits = on_rank(one.sync.wait_sem, to) == sem
+            mine = np.flatnonzero((trace.queue == waiter) & (trace.rank == to) & by_increment)
+            mine = mine[waits[trace.row[mine]] & np.isin(trace.cause[mine], events[makers])]
+            value = on_rank(one.sync.wait_value, to)[trace.row[mine]]
+            made = np.searchsorted(events[makers], trace.cause[mine]) + 1
+            first = max(first, int(value[made == value].max(initial=0)))
+            end = min(end, int(made[made > value].min(initial=len(makers) + 1)) - 1)
+        bounded = np.zeros(len(rows), bool)
+        bounded[makers[first:end]] = True
+        suspect &= bounded
+    found = np.flatnonzero(suspect).tolist()
+    return tuple(RingTransfer(number, rank, nth, int(rows[nth])) for nth in found), lost
+
+
+def on_rank(column: np.ndarray, rank: int) -> np.ndarray:
+    """(n,) what a column (n, ranks or 1) says of a rank."""
+    return column[:, rank if column.shape[1] > 1 else 0]
 
 
 def _queue_suspect(executable: Executable, process: Process) -> Suspect:
