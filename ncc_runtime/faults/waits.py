@@ -582,7 +582,7 @@ class _Explanations:
         yield _queue_suspect(self._executable, one.process)
         chips = {int(self._executable.placement.chip[one.rank])}
         if one.process in self._run.pushed:
-            _, used = self._used(one.queue, np.array([one.row]), np.array([one.rank]))
+            _, used, _ = self._used(one.queue, np.array([one.row]), np.array([one.rank]))
             for part in np.unique(used).tolist():
                 yield from self._part_suspects(part)
                 chips |= self._chips_of(part)
@@ -625,7 +625,11 @@ class _Explanations:
         return set()
 
     def _used(self, number: int, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(transfer, part) of what transfers of a ring use, transfer i by the ring of ranks[i]."""
+        """What transfers of a ring use, transfer i by the ring of ranks[i], and their latencies.
+
+        (entries,) transfer and part, and (transfers,) ps in which bytes of sources and to peers
+        are under way without using any part.
+        """
         ring = self._executable.queues[number]
         assert isinstance(ring, DmaQueue), ring.name
         peers = [ring.peer[rows, ranks]]
@@ -636,7 +640,12 @@ class _Explanations:
         owners = list(np.where(has_source, owner, IDLE).T)
         reduces = ring.opcode[rows] == DmaOpcode.REDUCE
         usage = transfer_usage(self._parts, ranks, peers, owners, reduces, ring.stream, ring.lane)
-        return usage.transfer, usage.part
+        routes = self._executable.routes
+        latency_ps = np.zeros(len(ranks), np.int64)
+        for sides in (peers, owners):
+            ends = [np.where(side == IDLE, ranks, side) for side in sides]
+            latency_ps += np.max([routes.latency_ps(ranks, end) for end in ends], axis=0, initial=0)
+        return usage.transfer, usage.part, latency_ps
 
     def _last_steps(self, first_ps: int) -> tuple[np.ndarray, np.ndarray]:
         """Until when ranks and parts went on, as far as that is later than a time; else 0.
@@ -653,9 +662,8 @@ class _Explanations:
             events = np.flatnonzero((trace.queue == number) & (trace.end_ps > first_ps))
             rank, end_ps = trace.rank[events], trace.end_ps[events]
             if isinstance(queue, DmaQueue):
-                peer = queue.peer[trace.row[events], rank]
-                end_ps = end_ps - self._executable.routes.latency_ps(rank, peer)
-                transfer, part = self._used(number, trace.row[events], rank)
+                transfer, part, latency_ps = self._used(number, trace.row[events], rank)
+                end_ps = end_ps - latency_ps
                 np.maximum.at(of_parts, part, end_ps[transfer])
             np.maximum.at(of_ranks, rank, end_ps)
         return of_ranks, of_parts
