@@ -97,7 +97,7 @@ def test_every_lost_completion_of_a_ring_is_harmless_or_a_stall() -> None:
         if found.effect is Effect.HARMLESS:
             assert not differences_of(executable, played.outputs, lab.undisturbed.outputs)
         else:
-            culprit, *others = lab.waits(found, disturbance).culprits
+            culprit, *others = lab.waits(found).culprits
             assert not others
             assert culprit.ranks == (rank,)
             assert (queue, rank, nth) in [one[:3] for one in map(attrs.astuple, culprit.transfers)]
