@@ -28,7 +28,7 @@ from ncc_runtime.execution.control_flow import (
     undecided,
 )
 from ncc_runtime.execution.disturbance import ALWAYS_PS, NOTHING, Disturbance
-from ncc_runtime.execution.scheduler import RowBatch, Scheduler, Stuck
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
@@ -156,15 +156,7 @@ class Laboratory:
         """Who waits for whom in a run that stalled, and the culprits."""
         timed = outcome.timed
         assert timed is not None, "it has no end"
-        queues = timed.trace.executable.queues
-        still = [
-            Stuck(one.queue, one.row, one.rank, IDLE, 0)
-            for one in timed.halted
-            if not isinstance(queues[one.queue], DmaQueue)
-        ]
-        since_ps = {(one.queue, one.rank): one.since_ps for one in timed.halted}
-        stalled = stalled_run(timed.trace, [*timed.stuck, *still], timed.held, since_ps)
-        return wait_graph(stalled)
+        return wait_graph(stalled_run(timed.trace, timed.stuck, timed.held, timed.halted))
 
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.

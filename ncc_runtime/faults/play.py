@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.clock.clock import TimedRun
-from ncc_runtime.execution.clock.disturbed import Halted
+from ncc_runtime.execution.clock.clock import Halted, TimedRun
 from ncc_runtime.execution.control_flow import RecordedDecisions, selected
 from ncc_runtime.execution.disturbance import Disturbance, TransferFault
 from ncc_runtime.execution.scheduler import QueueStates, RowBatch, Scheduler, Stuck

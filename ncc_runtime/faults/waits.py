@@ -19,6 +19,7 @@ Where several explain the same, all are named (minimal diagnoses: Reiter, 1987).
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -57,25 +58,41 @@ class StalledRun:
     progress_ps: Mapping[Process, int] = MappingProxyType({})  # when its last byte or step was
 
 
+class StandsStill(Protocol):
+    """A queue of a rank that began to stand still at a row, and when; of a ring its transfer."""
+
+    @property
+    def queue(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def since_ps(self) -> int: ...
+
+
 def stalled_run(
-    trace: Trace,
-    stuck: Iterable[Stuck],
-    held: np.ndarray,
-    progress_ps: Mapping[Process, int] = MappingProxyType({}),
+    trace: Trace, stuck: Iterable[Stuck], held: np.ndarray, halted: Iterable[StandsStill] = ()
 ) -> StalledRun:
     """What the clock shows of a stall: the rows performed, who is stuck, and (ranks, semaphores).
 
-    `progress_ps` are the times at which queues that stand still did so; it may be left out.
+    `halted` are queues that stand still, as program counters and bytes under way show. Engines and
+    CC-cores that are not among `stuck` must be there; of others it says since when.
     """
-    executable = trace.executable
+    executable, halted = trace.executable, tuple(halted)
+    waiting = {
+        (one.queue, one.rank): one
+        for one in (*(Stuck(one.queue, one.row, one.rank, IDLE, 0) for one in halted), *stuck)
+        if not isinstance(executable.queues[one.queue], DmaQueue)
+    }
     return StalledRun(
         executable,
-        tuple(one for one in stuck if not isinstance(executable.queues[one.queue], DmaQueue)),
+        tuple(waiting.values()),
         held,
         _increments_made(trace, held.shape),
         _rows_pushed(trace),
         trace,
-        progress_ps,
+        {(one.queue, one.rank): one.since_ps for one in halted},
     )
 
 
@@ -264,14 +281,14 @@ def process_name(executable: Executable, process: Process) -> str:
 
 def wait_graph(run: StalledRun) -> WaitGraph:
     """Who waits for whom in a stalled run, and the culprits."""
-    waiters = _Waits(run).waiters
+    waiters = _Resolver(run).waiters
     culprits = [*_lost_culprits(run, waiters), *_still_culprits(run, waiters)]
     culprits += _never_culprits(run, waiters)
     culprits += _cycles(run, waiters)
     return WaitGraph(run, waiters, tuple(_with_victims(waiters, culprits)))
 
 
-class _Waits:
+class _Resolver:
     """Resolves what every stuck queue waits for, and every ring that it comes to on the way."""
 
     def __init__(self, run: StalledRun) -> None:
@@ -441,24 +458,56 @@ def _lossy_rows(run: StalledRun, maker: Process) -> np.ndarray:
 def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer, ...], int]:
     """Transfers of a ring of which some made no increments, and how many of them did not.
 
-    One that some event waited for last did.
+    One that some event waited for last did. If one is lost, waits of its semaphores bound which: a
+    wait for value v that ended with the v-th transfer shows that none so far was lost, one that
+    ended with a later transfer that one before that was.
     """
     number, rank = ring
     queue, trace = run.executable.queues[number], run.trace
     is_lossy = _lossy_rows(run, ring)
-    lost = 0
-    for post in queue.sync.posts:
-        to, sem = post.rank[is_lossy, rank], post.sem[is_lossy, rank]
-        to, sem = to[to != IDLE], sem[to != IDLE]
-        lost = max(lost, int((run.made - run.held)[to, sem].max(initial=0)))
+    counters = {
+        (to, sem)
+        for post in queue.sync.posts
+        for to, sem in zip(
+            post.rank[is_lossy, rank].tolist(), post.sem[is_lossy, rank].tolist(), strict=True
+        )
+        if to != IDLE
+    }
+    lost = max((int((run.made - run.held)[counter]) for counter in counters), default=0)
     if trace is None or not isinstance(queue, DmaQueue):
         return (), lost
+    by_increment = trace.reason == Reason.SEMAPHORE
     was_seen = np.zeros(len(trace) + 1, bool)  # the last one stands for no event
-    was_seen[trace.cause[trace.reason == Reason.SEMAPHORE]] = True
+    was_seen[trace.cause[by_increment]] = True
     events = np.flatnonzero((trace.queue == number) & (trace.rank == rank))
-    rows = trace.row[events].tolist()
-    suspect = np.flatnonzero(is_lossy[rows] & ~was_seen[events]).tolist()
-    return tuple(RingTransfer(number, rank, nth, rows[nth]) for nth in suspect), lost
+    rows = trace.row[events]
+    suspect = is_lossy[rows] & ~was_seen[events]
+    for to, sem in counters if lost == 1 else ():
+        makes = np.zeros(len(rows), bool)
+        for post in queue.sync.posts:
+            makes |= (post.rank[rows, rank] == to) & (post.sem[rows, rank] == sem)
+        makers = np.flatnonzero(makes)
+        first, end = 0, len(makers)
+        for waiter, one in enumerate(run.executable.queues):
+            if isinstance(one, DmaQueue) or one.jumps:
+                continue  # in loops values count from the first trip on
+            waits = on_rank(one.sync.wait_sem, to) == sem
+            mine = np.flatnonzero((trace.queue == waiter) & (trace.rank == to) & by_increment)
+            mine = mine[waits[trace.row[mine]] & np.isin(trace.cause[mine], events[makers])]
+            value = on_rank(one.sync.wait_value, to)[trace.row[mine]]
+            made = np.searchsorted(events[makers], trace.cause[mine]) + 1
+            first = max(first, int(value[made == value].max(initial=0)))
+            end = min(end, int(made[made > value].min(initial=len(makers) + 1)) - 1)
+        bounded = np.zeros(len(rows), bool)
+        bounded[makers[first:end]] = True
+        suspect &= bounded
+    found = np.flatnonzero(suspect).tolist()
+    return tuple(RingTransfer(number, rank, nth, int(rows[nth])) for nth in found), lost
+
+
+def on_rank(column: np.ndarray, rank: int) -> np.ndarray:
+    """(n,) what a column (n, ranks or 1) says of a rank."""
+    return column[:, rank if column.shape[1] > 1 else 0]
 
 
 def _queue_suspect(executable: Executable, process: Process) -> Suspect:
@@ -533,7 +582,7 @@ class _Explanations:
         yield _queue_suspect(self._executable, one.process)
         chips = {int(self._executable.placement.chip[one.rank])}
         if one.process in self._run.pushed:
-            _, used = self._used(one.queue, np.array([one.row]), np.array([one.rank]))
+            _, used, _ = self._used(one.queue, np.array([one.row]), np.array([one.rank]))
             for part in np.unique(used).tolist():
                 yield from self._part_suspects(part)
                 chips |= self._chips_of(part)
@@ -576,7 +625,11 @@ class _Explanations:
         return set()
 
     def _used(self, number: int, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, ...]:
-        """(transfer, part) of what transfers of a ring use, transfer i by the ring of ranks[i]."""
+        """What transfers of a ring use, transfer i by the ring of ranks[i], and their latencies.
+
+        (entries,) transfer and part, and (transfers,) ps in which bytes of sources and to peers
+        are under way without using any part.
+        """
         ring = self._executable.queues[number]
         assert isinstance(ring, DmaQueue), ring.name
         peers = [ring.peer[rows, ranks]]
@@ -587,7 +640,12 @@ class _Explanations:
         owners = list(np.where(has_source, owner, IDLE).T)
         reduces = ring.opcode[rows] == DmaOpcode.REDUCE
         usage = transfer_usage(self._parts, ranks, peers, owners, reduces, ring.stream, ring.lane)
-        return usage.transfer, usage.part
+        routes = self._executable.routes
+        latency_ps = np.zeros(len(ranks), np.int64)
+        for sides in (peers, owners):
+            ends = [np.where(side == IDLE, ranks, side) for side in sides]
+            latency_ps += np.max([routes.latency_ps(ranks, end) for end in ends], axis=0, initial=0)
+        return usage.transfer, usage.part, latency_ps
 
     def _last_steps(self, first_ps: int) -> tuple[np.ndarray, np.ndarray]:
         """Until when ranks and parts went on, as far as that is later than a time; else 0.
@@ -604,9 +662,8 @@ class _Explanations:
             events = np.flatnonzero((trace.queue == number) & (trace.end_ps > first_ps))
             rank, end_ps = trace.rank[events], trace.end_ps[events]
             if isinstance(queue, DmaQueue):
-                peer = queue.peer[trace.row[events], rank]
-                end_ps = end_ps - self._executable.routes.latency_ps(rank, peer)
-                transfer, part = self._used(number, trace.row[events], rank)
+                transfer, part, latency_ps = self._used(number, trace.row[events], rank)
+                end_ps = end_ps - latency_ps
                 np.maximum.at(of_parts, part, end_ps[transfer])
             np.maximum.at(of_ranks, rank, end_ps)
         return of_ranks, of_parts

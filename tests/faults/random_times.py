@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ncc_runtime.execution.clock.clock import TimedRun
-from ncc_runtime.execution.clock.disturbed import Halted
+from ncc_runtime.execution.clock.clock import Halted, TimedRun
 from ncc_runtime.execution.control_flow import RecordedDecisions
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.scheduler import QueueStates, RowBatch
