@@ -1,7 +1,5 @@
 """Values under faults, played on drawn times: what comes of faults, and what must not."""
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 import pytest
@@ -15,8 +13,6 @@ from ncc_runtime.execution.disturbance import (
     QueueSpeed,
     TransferFault,
 )
-from ncc_runtime.execution.scheduler import RowBatch, Scheduler
-from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.faults import outcome as outcomes
 from ncc_runtime.faults.outcome import Effect, Laboratory, differences_of
 from ncc_runtime.faults.play import DisagreementError, Playback
@@ -25,6 +21,7 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_runs import collective, compiled
 from tests.draws_clock import busy_texts, placed_collectives
+from tests.faults.flips import flipped_in_any_order
 from tests.faults.random_times import RandomClock
 from tests.small_executables import looped
 
@@ -177,41 +174,10 @@ def test_a_flipped_bit_of_a_transfer_does_what_it_does_in_any_order(
     lab = laboratory(executable, times=None)
     fault = TransferFault(*where, flipped_bits=(bit,))
     found = lab.outcome(Disturbance(transfers=(fault,)))
-    expected = flipped_in_any_order(executable, fault)
+    expected = flipped_in_any_order(executable, fault, bound_inputs(executable.program, {}, 0))
     differences = differences_of(executable, expected, lab.undisturbed.outputs)
     assert found.differences == differences
     assert found.effect is (Effect.WRONG if differences else Effect.HARMLESS)
-
-
-def flipped_in_any_order(executable: Executable, fault: TransferFault) -> list[np.ndarray]:
-    devices = Devices(executable)
-    devices.load(bound_inputs(executable.program, {}, 0))
-    seen = 0
-
-    def perform(batches: Sequence[RowBatch]) -> None:
-        nonlocal seen
-        for batch in batches:
-            devices.perform([batch])
-            if batch.queue == fault.queue and fault.rank in batch.ranks:
-                if seen == fault.nth:
-                    flip(*devices.resolved(batch), *fault.flipped_bits)
-                seen += 1
-
-    def flip(ring: DmaQueue, row: int, bit: int) -> None:
-        cell = row, fault.rank
-        targets = [(ring.peer[cell], ring.target[cell])]
-        if ring.second_peer is not None and ring.second_target is not None:
-            targets.append((ring.second_peer[cell], ring.second_target[cell]))
-        if bit // 8 < np.broadcast_to(ring.size_bytes, ring.peer.shape)[cell]:
-            for rank, address in targets:
-                if rank >= 0:
-                    devices.arena.bytes[rank, address + bit // 8] ^= np.uint8(1 << bit % 8)
-
-    def nothing_to_decide(*_: object) -> np.ndarray:
-        raise AssertionError
-
-    Scheduler(executable, nothing_to_decide).run(perform)
-    return devices.outputs()
 
 
 @settings(max_examples=25)
