@@ -33,14 +33,12 @@ from ncc_runtime.execution.disturbance import (
 )
 from ncc_runtime.faults.outcome import Effect, Laboratory, differences_of
 from ncc_runtime.faults.play import EndlessError
-from ncc_runtime.inputs import bound_inputs
-from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.executable import DmaQueue
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import PlaceOptions
-from ncc_runtime.random_counts import drawn_counts
-from ncc_runtime.runtime import load_on
+from ncc_runtime.runtime import Model, load_on
 from tests.draws_collectives import PLACES
 from tests.faults.flips import flipped_in_any_order
 from tests.programs import collective_program
@@ -50,7 +48,7 @@ FAULTS = 10
 """Of one program on its place."""
 
 
-def program_of(draw: random.Random) -> Executable:
+def program_of(draw: random.Random) -> Model:
     """One or two collectives by any algorithm, or a loop of them, on a place."""
     from ncc_runtime.collectives.choose import ALGORITHMS
     from ncc_runtime.neff.placeholder import CollectiveOp
@@ -59,7 +57,7 @@ def program_of(draw: random.Random) -> Executable:
         ranks = draw.choice([2, 4, 8])
         text = LOOPED.replace("replica_count=4", f"replica_count={ranks}")
         text = text.replace("constant(3)", f"constant({draw.randint(0, 4)})")
-        return ncc_runtime.load(ncc_compiler.compile_text(text), "trn2").executable
+        return ncc_runtime.load(ncc_compiler.compile_text(text), "trn2")
     while True:
         name, nodes, strategy, lnc = draw.choice(PLACES)
         op = draw.choice([op for op in CollectiveOp if op is not CollectiveOp.BARRIER])
@@ -80,7 +78,7 @@ def program_of(draw: random.Random) -> Executable:
                 repeat=draw.randint(1, 2),
             )
             place = PlaceOptions(name, nodes, strategy, lnc)
-            return load_on(program, place, LoadOptions({op.value: algorithm})).executable
+            return load_on(program, place, LoadOptions({op.value: algorithm}))
         except LoweringError:
             continue
 
@@ -144,23 +142,14 @@ def tried(seed: int) -> tuple[Counter[tuple[str, str, str]], list[str]]:
     found: Counter[tuple[str, str, str]] = Counter()
     complaints: list[str] = []
     try:
-        executable = program_of(draw)
-        numbers = (
-            {
-                number: np.asarray(array)
-                for number, array in drawn_counts(executable.program, {}, seed).items()
-            }
-            if any(one.op.is_counted for one in executable.program.placeholders)
-            else {}
-        )
-        lab = Laboratory(executable, lambda: bound_inputs(executable.program, numbers, seed))
+        lab = program_of(draw).laboratory({}, seed=seed)
     except NccError as error:
         return Counter(), [f"seed {seed}: {error}"]
     for number in range(FAULTS):
         kind, disturbance = disturbance_of(draw, lab)
         try:
             found[judged(lab, kind, disturbance)] += 1
-        except Exception:
+        except Exception:  # noqa: BLE001 — it is told, and the others go on
             complaints.append(
                 f"seed {seed}, fault {number}: {disturbance}\n{traceback.format_exc()}"
             )
