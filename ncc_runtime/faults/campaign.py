@@ -99,7 +99,7 @@ def campaign(
         outcome = laboratory.outcome(fault.disturbance)
         graph = None
         if outcome.effect is Effect.STALL and outcome.timed is not None:
-            graph = laboratory.waits(outcome, fault.disturbance)
+            graph = laboratory.waits(outcome)
         alike = _alike(outcome, graph)
         rows.setdefault(alike, CampaignRow(alike)).add(fault, outcome, graph)
     order = list(Effect)[::-1]

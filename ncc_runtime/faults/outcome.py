@@ -18,6 +18,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import NccError
+from ncc_runtime.execution.clock.clock import Clock, TimedRun
 from ncc_runtime.execution.clock.event_log import MOST_EVENTS
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -27,12 +28,11 @@ from ncc_runtime.execution.control_flow import (
     undecided,
 )
 from ncc_runtime.execution.disturbance import ALWAYS_PS, NOTHING, Disturbance
-from ncc_runtime.execution.scheduler import RowBatch, Scheduler, Stuck
+from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
-from ncc_runtime.faults.timed_stub import Clock, TimedRun
 from ncc_runtime.faults.waits import WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.counters import Edges, on_rank
@@ -71,7 +71,6 @@ class Outcome:
     effect: Effect
     is_proved: bool  # of values: they follow from the proofs of the program; else by comparison
     timed: TimedRun | None  # None: it has no end
-    stuck: tuple[Stuck, ...] = ()
     differences: tuple[OutputDifference, ...] = ()
     has_race: bool = False  # rows wait for what may be there too early: other times, other values
     error: str = ""  # what a device refuses
@@ -128,10 +127,9 @@ class Laboratory:
             doubled = _doubled(timed.trace, self._edges, disturbance)
             if doubled is not None and not doubled.is_early:
                 return Outcome(
-                    Effect.STALL if timed.stuck or timed.halted else Effect.HARMLESS,
+                    Effect.HARMLESS if timed.is_complete else Effect.STALL,
                     is_proved=True,
                     timed=timed,
-                    stuck=timed.stuck,
                     has_race=doubled.has_race,
                 )
         try:
@@ -149,19 +147,16 @@ class Laboratory:
             effect,
             is_proved=False,
             timed=timed,
-            stuck=played.stuck,
             differences=differences,
             has_race=played.has_race,
             is_settled=not played.diverged,
         )
 
-    def waits(self, outcome: Outcome, disturbance: Disturbance) -> WaitGraph:
-        """Who waits for whom in a run that stalled, and the culprit."""
-        assert outcome.timed is not None, "it has no end"
-        held = _held(outcome.timed.trace, disturbance)
-        return wait_graph(
-            stalled_run(outcome.timed.trace, outcome.stuck, held, outcome.timed.halted)
-        )
+    def waits(self, outcome: Outcome) -> WaitGraph:
+        """Who waits for whom in a run that stalled, and the culprits."""
+        timed = outcome.timed
+        assert timed is not None, "it has no end"
+        return wait_graph(stalled_run(timed.trace, timed.stuck, timed.held, timed.halted))
 
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.
@@ -192,24 +187,6 @@ class Laboratory:
         self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
         self._devices.load(self._arrays)
         return self._devices
-
-
-def _held(trace: Trace, disturbance: Disturbance) -> np.ndarray:
-    """What semaphores hold at the end of a run, (ranks, semaphores)."""
-    executable = trace.executable
-    held = np.zeros((executable.ranks, max(1, executable.semaphore_count)), np.int64)
-    times = np.ones(len(trace), np.int64)
-    for fault in disturbance.transfers:
-        events = np.flatnonzero((trace.queue == fault.queue) & (trace.rank == fault.rank))
-        times[events[fault.nth : fault.nth + 1]] = fault.completions
-    for number, queue in enumerate(executable.queues):
-        events = np.flatnonzero(trace.queue == number)
-        row, rank = trace.row[events], trace.rank[events]
-        for post in queue.sync.posts:
-            to, sem = post.rank[row, rank], post.sem[row, rank]
-            posts = to != IDLE
-            np.add.at(held, (to[posts], sem[posts]), times[events[posts]])
-    return held
 
 
 @attrs.frozen(eq=False)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.clock.clock import Halted, TimedRun
 from ncc_runtime.execution.control_flow import RecordedDecisions, selected
 from ncc_runtime.execution.disturbance import Disturbance, TransferFault
 from ncc_runtime.execution.scheduler import QueueStates, RowBatch, Scheduler, Stuck
@@ -22,7 +23,6 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.values.transfers import InFlight
 from ncc_runtime.execution.variable_sizes import SizeRecord
-from ncc_runtime.faults.timed_stub import Halted, TimedRun
 from ncc_runtime.lowering.executable import IDLE, CcQueue, Decision, DmaQueue, Jump
 
 MOST_ROWS = 1 << 16

@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ncc_runtime.execution.clock.clock import Halted, TimedRun
 from ncc_runtime.execution.control_flow import RecordedDecisions
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.scheduler import QueueStates, RowBatch
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
-from ncc_runtime.faults.timed_stub import Halted, TimedRun
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, Jump
 
 
@@ -92,7 +92,8 @@ class _Run:
             slowed_ps=np.zeros(count, np.int64),
         )
         stuck = (one for one in self._state.stuck() if (one.queue, one.rank) not in self._halted)
-        return TimedRun(trace, tuple(stuck), tuple(self._halted.values()))
+        halted = tuple(self._halted.values())
+        return TimedRun(trace, tuple(stuck), halted, self._state.semaphores)
 
     def _start_all(self, now: int) -> None:
         for number, queue in enumerate(self._executable.queues):
