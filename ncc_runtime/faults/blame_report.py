@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, BlamedStep
+from ncc_runtime.faults.blame import NEVER, NOBODY, AlikeLosses, Blame, BlamedStep
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.performance import step_json
 from ncc_runtime.report.row_texts import placeholder_text
