@@ -9,6 +9,7 @@ from ncc_runtime.faults.blame import NEVER, NOBODY, AlikeLosses, Blame, BlamedSt
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.performance import step_json
 from ncc_runtime.report.row_texts import placeholder_text
+from ncc_runtime.report.text_table import text_table
 
 SHOWN = 12
 """Rows of waits and steps of the chain that a text shows."""
@@ -23,7 +24,7 @@ def lines(blame: Blame) -> Iterator[str]:
     if blame.waits:
         more = f", the worst {SHOWN} of {len(blame.waits)} rows" * (len(blame.waits) > SHOWN)
         yield f"who waited for whom, us of the rank that lost most{more}"
-        yield from _table(
+        yield from text_table(
             ("id", "collective", "ranks", "late", "waited", "own", "lost", "hidden", "by", "for"),
             [_wait(blame, wait) for wait in blame.waits[:SHOWN]],
             words=(0, 1, 2, 8, 9),
@@ -32,7 +33,7 @@ def lines(blame: Blame) -> Iterator[str]:
         shown = _longest(blame.steps)
         more = f", {len(shown)} of {len(blame.steps)} steps" * (len(shown) < len(blame.steps))
         yield f"from the first delay to the end of the run, us{more}"
-        yield from _table(
+        yield from text_table(
             ("start", "time", "added", "ranks", "step"),
             [_step(step) for step in shown],
             words=(3, 4),
@@ -62,7 +63,7 @@ def _faults(blame: Blame) -> Iterator[str]:
         )
         for number, fault in enumerate(blame.faults)
     ]
-    yield from _table(headings, rows, words=(0, 1))
+    yield from text_table(headings, rows, words=(0, 1))
     if blame.steps:
         yield (
             f"on the chain to the end, transfers that met others than without the faults added "
@@ -117,17 +118,6 @@ def _step(step: BlamedStep) -> tuple[str, ...]:
 
 def _us(ps: int | None) -> str:
     return "-" if ps is None else f"{ps / 1e6:.3f}"
-
-
-def _table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int]
-) -> Iterator[str]:
-    """Columns, words to the left and figures to the right."""
-    lines = [headings, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if number in words else ">" for number in range(len(headings))]
-    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
-    yield from (row.format(*cells).rstrip() for cells in lines)
 
 
 def as_json(blame: Blame) -> dict[str, Any]:
