@@ -12,7 +12,7 @@ Böhme, Geimer, Wolf and Arnold, "Identifying the root causes of wait states in 
 applications", ICPP 2010.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -50,14 +50,14 @@ class FaultShare:
     """What one fault cost. Times in picoseconds.
 
     `most_ps`: what it added by itself on one chain of causes, at most. `on_chain_ps`: what it added
-    on the chain to the end of the run. `saved_ps`: how much sooner the run ends without this fault
-    and with all others; None if that was not run, or one of both never ends.
+    on the chain to the end of the run. `without_ps`: what the run takes with all faults but this
+    one, NEVER if it does not end; None if that was not run.
     """
 
     name: str
     most_ps: int
     on_chain_ps: int
-    saved_ps: int | None = None
+    without_ps: int | None = None
 
 
 @attrs.frozen(eq=False)
@@ -105,7 +105,7 @@ class Blame:
     """Where the time went that faults cost. Times in picoseconds.
 
     - `time_ps`, `undisturbed_ps`: of the run, until the last row that was performed
-    - `ends`: whether all rows were performed
+    - `undisturbed_rows`, `ends`: how many rows ran there; whether as many were performed
     - `faults`: what each cost
     - `collectives`: when each was triggered and complete, who waited for whom
     - `rank_late_ps`: (ranks,) how much later each rank is done
@@ -115,6 +115,7 @@ class Blame:
     executable: Executable
     time_ps: int
     undisturbed_ps: int
+    undisturbed_rows: int
     ends: bool
     faults: tuple[FaultShare, ...]
     collectives: CollectiveLosses
@@ -179,11 +180,36 @@ def blame(undisturbed: Trace, disturbed: Trace, faults: Sequence[Disturbing]) ->
         executable=disturbed.executable,
         time_ps=disturbed.time_ps,
         undisturbed_ps=undisturbed.time_ps,
+        undisturbed_rows=len(undisturbed),
         ends=len(disturbed) == len(undisturbed),
         faults=shares,
         collectives=losses,
         rank_late_ps=_done_ps(disturbed) - _done_ps(undisturbed),
         steps=steps,
+    )
+
+
+MOST_LEFT_OUT = 16
+"""Faults up to which each is left out in turn."""
+
+
+def leave_one_out(
+    found: Blame, faults: Sequence[Disturbing], timed: Callable[[Sequence[Disturbing]], Trace]
+) -> Blame:
+    """The same, and what the run takes without each of the faults: one run of `timed` for each.
+
+    `timed` plays some faults. With one fault nothing is run, with more than MOST_LEFT_OUT neither.
+    """
+    if len(faults) > MOST_LEFT_OUT or not faults:
+        return found
+    times = [found.undisturbed_ps] if len(faults) == 1 else []
+    rows = found.undisturbed_rows
+    for number in range(len(faults) if len(faults) > 1 else 0):
+        trace = timed([*faults[:number], *faults[number + 1 :]])
+        times.append(trace.time_ps if len(trace) == rows else NEVER)
+    shares = zip(found.faults, times, strict=True)
+    return attrs.evolve(
+        found, faults=tuple(attrs.evolve(share, without_ps=ps) for share, ps in shares)
     )
 
 

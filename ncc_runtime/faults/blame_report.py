@@ -51,15 +51,16 @@ def _heading(blame: Blame) -> str:
 
 
 def _faults(blame: Blame) -> Iterator[str]:
-    has_saved = any(fault.saved_ps is not None for fault in blame.faults)
-    headings = ("", "fault", "at most", "on the chain", *(("saved without",) * has_saved))
+    is_left_out = len(blame.faults) > 1 and blame.faults[0].without_ps is not None
+    ends = ("run without it",) if is_left_out else ()
+    headings = ("", "fault, us", "at most", "on the chain", *ends)
     rows = [
         (
             f"f{number}",
             fault.name,
             _us(fault.most_ps),
             _us(fault.on_chain_ps),
-            *((_us(fault.saved_ps),) * has_saved),
+            *("never" if fault.without_ps == NEVER else _us(fault.without_ps) for _ in ends),
         )
         for number, fault in enumerate(blame.faults)
     ]
@@ -131,7 +132,8 @@ def as_json(blame: Blame) -> dict[str, Any]:
                 "name": fault.name,
                 "most_us": fault.most_ps / 1e6,
                 "on_chain_us": fault.on_chain_ps / 1e6,
-                "saved_us": None if fault.saved_ps is None else fault.saved_ps / 1e6,
+                "without_us": None if fault.without_ps in (None, NEVER) else fault.without_ps / 1e6,
+                "ends_without": None if fault.without_ps is None else fault.without_ps != NEVER,
             }
             for fault in blame.faults
         ],

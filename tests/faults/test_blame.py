@@ -1,6 +1,7 @@
 """Who lost time by faults: the sums along chains of causes are exact."""
 
 import itertools
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -13,7 +14,7 @@ from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import NOTHING, Disturbance, QueueSpeed, TransferFault
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
-from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, blame
+from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from tests.report.traces import Row, all_reduce, written
@@ -134,6 +135,28 @@ def test_two_faults_each_have_their_part_of_the_chain():
     assert [fault.on_chain_ps for fault in found.faults] == [700, 300]
     assert found.lost_ps == 1_000 == totals(found)
     assert found.collectives.fault.tolist()[0] == 0  # which added more
+
+
+def test_leaving_one_out_runs_all_others():
+    """One was hidden behind slack, and is not missed."""
+    fault = TransferFault(queue_number("cc0.dma0"), 1, 0, longer_ps=300)
+    faults = [Fault("longer", Disturbance(transfers=(fault,))), slow_engine(1)]
+    found = blame(by_hand(ready=550), by_hand(engine=500, ready=550, longer=300), faults)
+    played: list[list[str]] = []
+
+    def timed(some: Sequence[Disturbing]) -> Trace:
+        played.append([fault.name for fault in some])
+        longer = 300 if some[0].name == "longer" else 0
+        return by_hand(engine=200 if longer else 500, ready=550, longer=longer)
+
+    left_out = leave_one_out(found, faults, timed)
+    assert played == [["rank 1"], ["longer"]]
+    assert [share.without_ps for share in left_out.faults] == [1380, 1680]
+    assert (found.undisturbed_ps, found.time_ps) == (1380, 1680)
+    text = "\n".join(lines(left_out))
+    assert "run without it" in text
+    alone = blame(by_hand(), by_hand(engine=500), [slow_engine(1)])
+    assert leave_one_out(alone, [slow_engine(1)], timed).faults[0].without_ps == 1080
 
 
 def test_what_two_faults_added_to_one_row_is_divided():
