@@ -138,7 +138,7 @@ LAWS = [
         (2, 100),
         (4, 80),
         (8, 60),
-        *(pytest.param(n, 200, marks=SLOW) for n in (16, 32, 64)),
+        *(pytest.param(ranks, 200, marks=pytest.mark.slow) for ranks in (16, 32, 64)),
     ],
 )
 def test_a_synchronous_step_waits_for_the_largest_of_its_draws(draws: Draws, ranks: int, runs: int):
