@@ -1,4 +1,4 @@
-"""A synchronous step of some ranks: one product, then all of them sum it up."""
+"""A synchronous step of some ranks: a product, then all of them sum up a part of it."""
 
 from collections.abc import Callable
 
@@ -6,20 +6,30 @@ import numpy as np
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.execution.disturbance import Disturbance
+from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.control_flow import PlannedDecisions
+from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance, QueueSpeed
+from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.order_statistics import Draws
-from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.lowering.executable import EngineQueue, Executable
 
 
 def data_parallel_step(ranks: int, topology: str = "trn2") -> Executable:
     members = ",".join(map(str, range(ranks)))
     summed = f"all-reduce(y), replica_groups={{{{{members}}}}}, to_apply=sum"
     text = f"""sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }}
-ENTRY step {{ x = f32[512,512] parameter(0) w = f32[512,512] parameter(1)
- y = f32[512,512] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
- ROOT z = f32[512,512] {summed if ranks > 1 else "copy(y)"} }}
+ENTRY step {{ x = f32[1024,1024] parameter(0) w = f32[1024,1024] parameter(1)
+ h = f32[1024,1024] dot(x, w), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+ y = f32[1,1024] slice(h), slice={{[0:1], [0:1024]}}
+ ROOT z = f32[1,1024] {summed if ranks > 1 else "copy(y)"} }}
 """
     return ncc_runtime.load(ncc_compiler.compile_text(text), topology).executable
+
+
+def timer(executable: Executable) -> Callable[[Disturbance], Trace]:
+    """Runs of one clock."""
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    return lambda disturbance: clock.run(disturbance).trace
 
 
 def shares(seed: int, ranks: int) -> np.ndarray:
@@ -33,5 +43,25 @@ def late_by(draws: Draws, ranks: int) -> Callable[[int], Disturbance]:
     def drawn(seed: int) -> Disturbance:
         late_us = draws.exceeded(shares(seed, ranks))
         return Disturbance(late_start_ps=dict(enumerate((late_us * 1e6).astype(int).tolist())))
+
+    return drawn
+
+
+def slowed_by(draws: Draws, executable: Executable) -> Callable[[int], Disturbance]:
+    """Every rank's engines take so many times as long as is drawn for it, at least once."""
+    engines = [
+        number for number, queue in enumerate(executable.queues) if isinstance(queue, EngineQueue)
+    ]
+
+    def drawn(seed: int) -> Disturbance:
+        factor = np.maximum(draws.exceeded(shares(seed, executable.ranks)), 1)
+        speed = np.maximum(np.rint(FULL_SPEED / factor).astype(int), 1).tolist()
+        return Disturbance(
+            queues=tuple(
+                QueueSpeed(queue, rank, speed[rank])
+                for queue in engines
+                for rank in range(executable.ranks)
+            )
+        )
 
     return drawn
