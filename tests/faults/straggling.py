@@ -32,6 +32,12 @@ def timer(executable: Executable) -> Callable[[Disturbance], Trace]:
     return lambda disturbance: clock.run(disturbance).trace
 
 
+def last_trigger_us(trace: Trace) -> float:
+    """When the last rank triggered collective 0; 0 without any."""
+    _, trigger_ps, _ = trace.spans(0)
+    return int(trigger_ps.max(initial=0)) / 1e6
+
+
 def shares(seed: int, ranks: int) -> np.ndarray:
     """(ranks,) above 0, at most 1: what draws of each rank are exceeded by."""
     return np.asarray(1 - np.random.default_rng([seed, ranks]).random(ranks))

@@ -12,7 +12,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.blame import NOBODY
 from ncc_runtime.faults.order_statistics import Draws, Law, expected_maximum
 from ncc_runtime.faults.seeds import SeededRun, SeededRuns, as_json, lines, plotted, run_seeds
-from tests.faults.straggling import data_parallel_step, late_by, slowed_by, timer
+from tests.faults.straggling import data_parallel_step, last_trigger_us, late_by, slowed_by, timer
 
 EXPONENTIAL = Draws(Law.EXPONENTIAL, 0.0, 100.0)
 
@@ -135,8 +135,7 @@ class Triggers:
 
     def __call__(self, disturbance: Disturbance) -> Trace:
         trace = self._timed(disturbance)
-        _, trigger_ps, _ = trace.spans(0)
-        self.last_us.append(int(trigger_ps.max(initial=0)) / 1e6)
+        self.last_us.append(last_trigger_us(trace))
         return trace
 
     def found_done_us(self) -> float:
