@@ -140,7 +140,7 @@ class Blame:
 
     @cached_property
     def waits(self) -> tuple["AlikeLosses", ...]:
-        """Who waited for whom, the longest first; ranks alike are in one entry."""
+        """Who waited for whom, the longest in a collective first; ranks alike are in one entry."""
         return _waits(self.collectives)
 
 
@@ -148,7 +148,8 @@ class Blame:
 class AlikeLosses:
     """Ranks that lost time in a collective alike: by one fault, waiting for one rank.
 
-    Times in picoseconds, those of the rank and run that lost most.
+    Or each by itself (`by_itself`): it was late, or had rows that took longer. Times in
+    picoseconds, those of the rank and run that lost most.
     """
 
     placeholder: int
@@ -156,6 +157,7 @@ class AlikeLosses:
     ranks: tuple[int, ...]
     fault: int  # NOBODY
     for_rank: int  # NOBODY
+    by_itself: bool
     began_inside: bool
     late_ps: int
     waited_ps: int
@@ -436,16 +438,10 @@ def _placeholders(trace: Trace, events: np.ndarray) -> np.ndarray:
 def _waits(losses: CollectiveLosses) -> tuple[AlikeLosses, ...]:
     never = losses.complete_ps[1] == NEVER
     counts = np.flatnonzero(never | (losses.lost_ps > 0))
-    keys = np.stack(
-        [
-            losses.placeholder,
-            losses.fault,
-            losses.for_rank,
-            losses.began_inside,
-            losses.for_rank == losses.rank,
-            never,
-        ]
-    )[:, counts]
+    by_itself = losses.for_rank == losses.rank
+    other = np.where(by_itself, NOBODY, losses.for_rank)
+    columns = (losses.placeholder, losses.fault, other, by_itself, losses.began_inside, never)
+    keys = np.stack(columns)[:, counts]
     groups, group = np.unique(keys, axis=1, return_inverse=True)
     waits = []
     for number in range(groups.shape[1]):
@@ -457,7 +453,8 @@ def _waits(losses: CollectiveLosses) -> tuple[AlikeLosses, ...]:
                 runs=tuple(np.unique(losses.run[members]).tolist()),
                 ranks=tuple(np.unique(losses.rank[members]).tolist()),
                 fault=int(losses.fault[worst]),
-                for_rank=int(losses.for_rank[worst]),
+                for_rank=int(other[worst]),
+                by_itself=bool(by_itself[worst]),
                 began_inside=bool(losses.began_inside[worst]),
                 late_ps=int(losses.late_ps[worst]),
                 waited_ps=int(losses.waited_ps[worst]),
@@ -467,4 +464,6 @@ def _waits(losses: CollectiveLosses) -> tuple[AlikeLosses, ...]:
                 never=bool(never[worst]),
             )
         )
-    return tuple(sorted(waits, key=lambda wait: (not wait.never, -wait.lost_ps, wait.placeholder)))
+    # first where time was lost, then where it was lost already
+    inside = {wait: wait.lost_ps - wait.late_ps for wait in waits}
+    return tuple(sorted(waits, key=lambda wait: (not wait.never, -inside[wait], -wait.lost_ps)))

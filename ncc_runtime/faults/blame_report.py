@@ -92,9 +92,9 @@ def _wait(blame: Blame, wait: AlikeLosses) -> tuple[str, ...]:
 
 
 def _for(wait: AlikeLosses) -> str:
-    if wait.for_rank == NOBODY:
+    if wait.for_rank == NOBODY and not wait.by_itself:
         return "-"
-    whose = "its own" if wait.ranks == (wait.for_rank,) else f"rank {wait.for_rank}'s"
+    whose = "its own" if wait.by_itself else f"rank {wait.for_rank}'s"
     return f"{whose} {'rows' if wait.began_inside else 'trigger'}"
 
 
@@ -169,7 +169,8 @@ def _wait_json(blame: Blame, wait: AlikeLosses) -> dict[str, Any]:
         "ranks": list(wait.ranks),
         "fault": None if wait.fault == NOBODY else wait.fault,
         "for_rank": None if wait.for_rank == NOBODY else wait.for_rank,
-        "began": None if wait.for_rank == NOBODY else "inside" if wait.began_inside else "trigger",
+        "by_itself": wait.by_itself,
+        "began_inside": wait.began_inside,
         "never": wait.never,
         **{name: None if wait.never else ps / 1e6 for name, ps in times.items()},
     }
