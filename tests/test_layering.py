@@ -147,6 +147,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.report",
         "ncc_runtime.topology",
+        "ncc_runtime.verify",
     },
     "ncc_runtime.calibration": {
         PROGRESS,

@@ -192,7 +192,8 @@ def test_the_report_of_a_stall_separates_what_ranks_know_from_what_all_of_them_s
     assert "what ranks know of themselves" in own
     assert "culprit" not in own
     assert "waits for cc0." in own
-    assert "culprit: cc0.dma0 of rank 3 lost the completion of" in everything
+    assert "culprit: transfer 1 of cc0.dma0 of rank 3 (pc 1, " in everything
+    assert "lost its completion" in everything
     assert "though it has been incremented that often" in everything
 
 
