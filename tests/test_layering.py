@@ -242,7 +242,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
-    "matplotlib": "ncc_runtime.report.sweep_plot",
+    "matplotlib": "ncc_runtime.report.plot_file",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 
