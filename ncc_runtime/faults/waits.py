@@ -37,6 +37,7 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.machine_model.usage import transfer_usage
+from ncc_runtime.verify.counters import on_rank
 
 Process = tuple[int, int]
 """A queue, by its position in Executable.queues, and a rank that runs it."""
@@ -523,11 +524,6 @@ def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer,
         suspect &= bounded
     found = np.flatnonzero(suspect).tolist()
     return tuple(RingTransfer(number, rank, nth, int(rows[nth])) for nth in found), lost
-
-
-def on_rank(column: np.ndarray, rank: int) -> np.ndarray:
-    """(n,) what a column (n, ranks or 1) says of a rank."""
-    return column[:, rank if column.shape[1] > 1 else 0]
 
 
 def _queue_suspect(executable: Executable, process: Process) -> Suspect:
