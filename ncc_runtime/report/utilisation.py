@@ -9,7 +9,7 @@ import numpy as np
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue
 from ncc_runtime.machine_model.instances import part_classes
 from ncc_runtime.machine_model.parts import NETWORK, PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
@@ -119,33 +119,13 @@ def _uses(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tu
     order = np.argsort(-share, kind="stable")
     return tuple(
         PartUse(
-            _name(trace.executable, parts, kind, at),
+            parts.name(span.start + at),
             int(passed[at]),
             int(rates[at]),
             float(share[at]),
         )
         for at in order[passed[order] > 0].tolist()
     )
-
-
-def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
-    """The part of a kind by its number there."""
-    topology = executable.topology
-    if kind is PartKind.LINK:
-        return topology.links.name(at)
-    if kind is PartKind.HBM:
-        chip, stack = divmod(at, topology.hbm.stacks)
-        return f"c{chip}.hbm{stack}"
-    if kind is PartKind.EFA:
-        assert topology.efa is not None, "it has adapters"
-        inward, adapter = divmod(at, topology.efa.adapters * topology.nodes)
-        node, number = divmod(adapter, topology.efa.adapters)
-        return f"n{node}.efa{number} {'in' if inward else 'out'}"
-    if kind is PartKind.QUEUE_PAIR:
-        inward, rank = divmod(at, executable.ranks)
-        return f"r{rank}.efa {'in' if inward else 'out'}"
-    rank, group = divmod(at, parts.groups)
-    return f"r{rank}.dma{group}"
 
 
 def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse, ...]:
