@@ -82,7 +82,7 @@ def main() -> None:
                     name,
                     str(ranks),
                     f"{slowest:.1f}",
-                    f"{error:.1f}",
+                    f"{error:.2f}",
                     f"{closed:.1f}",
                     f"{step:.1f}",
                     f"{seconds:.2f}",
