@@ -315,6 +315,13 @@ def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str |
     return path
 
 
+def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that a picture can go to."""
+    if path is not None and not path.endswith((".svg", ".png")):
+        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
+    return path
+
+
 def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
     """Ranks such as 0-3,8."""
     if text is None:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 
+from ncc_runtime.array_files import StoredArray
 from ncc_runtime.errors import InputError
 from ncc_runtime.inputs import bound_inputs, numbered
 from ncc_runtime.jobs.checkpoints import CheckpointFolder, Restored, State, state_bytes
@@ -149,9 +150,10 @@ class Job:
         self._run_options = run_options or RunOptions()
         self._between = inputs_of_steps(program, feed, batches or {}, draw, seed)
         self._seed = seed
-        self._given = dict(numbered(program, given))
+        self._given: dict[int, np.ndarray | StoredArray] = dict(numbered(program, given))
         self._batches = dict(self._between.batches)
         self._smaller = tuple(smaller)
+        self._undisturbed = model.executable
         self._machine = Machine(model.topology, spares=options.spares)
         self._lost = dict.fromkeys(("detection", "restart", "lost work", "checkpoints"), 0.0)
         self._step_us: list[float] = []  # of the steps that count so far
@@ -223,7 +225,8 @@ class Job:
                     break
                 del self._step_us[kept.step - first :]
                 step = kept.step
-        self._event(0.0, "end", f"{options.steps} steps are done" if stopped is None else stopped)
+        end = f"{options.steps} steps are done" if stopped is None else f"stopped in step {step}"
+        self._event(0.0, "end", end)
         size = int(state_bytes(self._program, self.feed).sum())
         return JobResult(
             program=self._program,
@@ -264,7 +267,7 @@ class Job:
         began_s, checkpoints = self._now_s, 0
         runs = self._model.run_steps(
             until - step,
-            {**self._given, **self._resharded(kept)},
+            {**self._given, **self._resharded(kept, self._program)},
             feed={f"out{output}": f"arg{number}" for output, number in self.feed},
             batches=self._batches,
             draw=[f"arg{number}" for number in self._between.drawn],
@@ -305,7 +308,13 @@ class Job:
         self._event(0.0, "fault", str(fault))
         self._event(options.detect_s, "detection", "the watchdog's timeout, from the step's launch")
         found = recovered(
-            fault, self._model, self._machine, options.on_fault, self._smaller, self._load
+            fault,
+            self._model,
+            self._undisturbed,
+            self._machine,
+            options.on_fault,
+            self._smaller,
+            lambda program, placement: self._fitting(self._load(program, placement), kept),
         )
         if not isinstance(found, Recovery):
             reasons = "; ".join(found) or "--on-fault names nothing to try"
@@ -331,6 +340,14 @@ class Job:
         )
         return None
 
+    def _fitting(self, model: Model, kept: Restored) -> Model:
+        """A model, once it is known that it can take inputs and state; InputError."""
+        program = model.executable.program
+        if program is not self._program and self._run_options.values:
+            self._inputs_for(program)
+            self._resharded(kept, program)
+        return model
+
     def _load_smaller(self, program: Program) -> Model:
         placement = self._model.executable.placement
         places = placement.places[: program.ranks]
@@ -338,17 +355,24 @@ class Job:
 
     def _take(self, model: Model) -> None:
         """Go on with another model; its inputs are those of before, for its ranks."""
-        before, self._model = self._program, model
-        after = self._program
-        if after is before or not self._run_options.values:
-            return
-        if not self._initial:
-            self._initial = self._initial_inputs(before)
-        for number, array in self._initial[1].items():
-            if number not in self._fed:
-                own = resharded(self._initial[0], after, number, array, is_state=False)
-                self._given[number] = own
-        self._batches = refitted(before, after, self._batches)
+        after = model.executable.program
+        if after is not self._program and self._run_options.values:
+            self._given, self._batches = self._inputs_for(after)
+        self._model = model
+
+    def _inputs_for(
+        self, after: Program
+    ) -> tuple[dict[int, np.ndarray | StoredArray], dict[int, StoredArray]]:
+        """What is given, and batches, as a program for fewer ranks takes them; InputError."""
+        if self._initial is None:
+            self._initial = self._initial_inputs(self._program)
+        before, arrays = self._initial
+        given: dict[int, np.ndarray | StoredArray] = {
+            number: resharded(before, after, number, array, is_state=False)
+            for number, array in arrays.items()
+            if number not in self._fed
+        }
+        return given, refitted(before, after, self._between.batches)
 
     def _initial_inputs(self, program: Program) -> tuple[Program, dict[int, np.ndarray]]:
         """The inputs of the first step but for batches, as a program takes them."""
@@ -358,15 +382,15 @@ class Job:
             number: array for number, array in enumerate(arrays) if number not in changing
         }
 
-    def _resharded(self, kept: Restored) -> State:
-        """The state of a checkpoint as the program takes it that runs now."""
+    def _resharded(self, kept: Restored, after: Program) -> State:
+        """The state of a checkpoint as a program takes it."""
         state, program = kept.state, kept.program
-        if program is self._program:
+        if program is after:
             return state
         if not state and self._initial:  # the beginning
             program, arrays = self._initial
             state = {number: arrays[number] for number in self._fed}
         return {
-            number: resharded(program, self._program, number, array, is_state=True)
+            number: resharded(program, after, number, array, is_state=True)
             for number, array in state.items()
         }

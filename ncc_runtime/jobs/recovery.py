@@ -89,7 +89,7 @@ class Recovery:
     how: OnFault
     what: str  # a line
     model: Model
-    changed: tuple[ChangedCollective, ...]  # none: the arithmetic is the same, and so are the bits
+    changed: tuple[ChangedCollective, ...]  # since before the first fault; none: bits too
     refused: tuple[str, ...] = ()  # what was tried before, and why it could not be
 
 
@@ -132,12 +132,13 @@ def with_spares(placement: Placement, spares: int) -> Placement:
 def recovered(
     fault: JobFault,
     model: Model,
+    undisturbed: Executable,
     machine: Machine,
     order: Sequence[OnFault],
     smaller: Sequence[Program],
     load: Load,
 ) -> Recovery | tuple[str, ...]:
-    """The first way of an order that works, or why none does."""
+    """The first way of an order that works, or why none does; `undisturbed` is without faults."""
     refused: list[str] = []
     if fault.rank is not None:
         place = model.executable.placement.places[fault.rank]
@@ -151,7 +152,7 @@ def recovered(
         except NccError as error:
             refused.append(f"{how}: {error}")
             continue
-        changed = tuple(changed_collectives(model.executable, after.executable))
+        changed = tuple(changed_collectives(undisturbed, after.executable))
         return Recovery(how, what, after, changed, tuple(refused))
     return tuple(refused)
 

@@ -37,6 +37,7 @@ def as_json(result: JobResult) -> dict[str, Any]:
         "checkpoints": result.checkpoints,
         "checkpoint_bytes": result.checkpoint_bytes,
         "batch_rows": {f"arg{number}": rows for number, rows in result.rows.items()},
+        "same_bits": all(recovery.is_same_arithmetic for recovery in result.recoveries),
         "recoveries": [_recovery(recovery) for recovery in result.recoveries],
         "timeline": [
             {"at_s": event.at_s, "seconds": event.seconds, "kind": event.kind, "text": event.text}
@@ -83,7 +84,7 @@ def _lines(result: JobResult) -> Iterator[str]:
     done = len(result.step_us)
     last = result.first_step + done - 1
     if not done:
-        yield f"all {result.steps} steps were done before"
+        yield f"all {result.steps} steps were done before: nothing was run, no outputs are written"
         return
     went_on = " from the checkpoint" if result.first_step else ""
     yield f"steps {result.first_step} to {last}{went_on}, outputs fed back to inputs"
@@ -109,9 +110,9 @@ def _recovery_lines(recovery: JobRecovery) -> Iterator[str]:
     for reason in recovery.refused:
         yield f"  tried before: {reason}"
     if recovery.is_same_arithmetic:
-        yield "  the arithmetic is the same: bits are those of an undisturbed run"
+        yield "  the arithmetic from there on is that of an undisturbed run: equal bits"
         return
-    yield "  the arithmetic changed, bits may differ from an undisturbed run:"
+    yield "  the arithmetic is another one than without faults, bits may differ:"
     for each in recovery.changed[:8]:
         yield f"    {each.name}: {each.change}"
     if len(recovery.changed) > 8:
