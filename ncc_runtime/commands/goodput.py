@@ -80,7 +80,14 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> Sequenc
     show_default=True,
     help="Intervals that are played, for each row.",
 )
-@click.option("--seed", metavar="N", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of what is played.",
+)
 @click.option(
     "--plot", metavar="FILE", callback=plot_file, help="Draw the table: .svg or .png, [plot] extra."
 )

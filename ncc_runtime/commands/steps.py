@@ -203,8 +203,8 @@ def run_job(
         DETECT_S,
         RESTART_S,
         STORAGE_BYTES_PER_S,
-        Job,
         JobOptions,
+        RunningJob,
     )
     from ncc_runtime.jobs.recovery import JobFault, with_spares
     from ncc_runtime.runtime import program_of
@@ -233,7 +233,7 @@ def run_job(
         batches: Mapping[str, Any] = {}
         if words["batches"]:
             batches = files.enter_context(array_files.open_arrays(words["batches"]))
-        running = Job(
+        running = RunningJob(
             model,
             lambda program, placement: filled_on(program, placement, place),
             job,

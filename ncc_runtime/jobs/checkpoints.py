@@ -221,7 +221,7 @@ class CheckpointFolder:
 
     def _pass_over(self, folder: Path, error: "_DamagedError") -> None:
         message = f"{folder}: damaged: {error}; an older one is taken"
-        self.notices.append(Notice("checkpoint-damaged", message, "docs/faults.md"))
+        self.notices.append(Notice("checkpoint-damaged", message, "docs/faults.md#going-on"))
 
     def _manifest(self, folder: Path, step: int) -> dict[str, Any]:
         try:

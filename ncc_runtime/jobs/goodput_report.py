@@ -2,16 +2,13 @@
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.jobs.goodput import FailureModel, GoodputRow, whole_steps
 from ncc_runtime.report.sweep_plot import picture
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDTH = 120
 
@@ -111,7 +108,7 @@ def plotted(
 ) -> bytes:
     """The picture: expected goodput over the interval, what was simulated, and the formulas."""
 
-    def draw(figure: "Figure") -> None:
+    def draw(figure: Any) -> None:
         axes = figure.subplots()
         axes.plot(
             [row.interval_s for row in rows],

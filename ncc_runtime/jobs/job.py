@@ -128,7 +128,7 @@ class JobResult:
         return statistics.median(self.step_us)
 
 
-class Job:
+class RunningJob:
     """A job under way; `run` brings it to its end."""
 
     def __init__(

@@ -12,7 +12,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, PlacementError
-from ncc_runtime.jobs.job import Job, JobOptions, JobResult
+from ncc_runtime.jobs.job import JobOptions, JobResult, RunningJob
 from ncc_runtime.jobs.recovery import JobFault, OnFault, with_spares
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions
@@ -42,7 +42,7 @@ def job(
         return load_on(program, placement, LoadOptions({"all-reduce": algorithm}))
 
     model = load(train().program, placement)
-    return Job(model, load, options, given, batches=rows, smaller=smaller).run()
+    return RunningJob(model, load, options, given, batches=rows, smaller=smaller).run()
 
 
 def faults(*texts: str) -> tuple[JobFault, ...]:
@@ -179,7 +179,7 @@ def test_sharded_state_is_cut_anew_for_fewer_ranks() -> None:
     }
     options = JobOptions(4, 2, faults("rank 3 at step 3"), on_fault=(OnFault.SHRINK,))
     place_four = place(build("trn2.48xlarge"), 4)
-    result = Job(
+    result = RunningJob(
         ncc_runtime.load(four),
         lambda program, placement: load_on(program, placement, LoadOptions()),
         options,
