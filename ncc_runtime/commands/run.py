@@ -175,11 +175,13 @@ def run(
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:
+        if result.executable is not model.executable:  # a job that went on elsewhere
+            chosen = timeline.chosen(result.executable)
         timeline.write(result.trace, chosen)
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
-        found = summary.as_json(*facts, model.verdicts, words["tokens"])
+        found = summary.as_json(*facts, result.verdicts, words["tokens"])
         return found if job is None else {**found, **job_json(job)}
 
     def text() -> str:

@@ -15,9 +15,11 @@ from ncc_runtime.errors import InputError, reason_of
 
 if TYPE_CHECKING:
     from ncc_runtime.jobs.checkpoints import CheckpointFolder
-    from ncc_runtime.jobs.job import JobResult
+    from ncc_runtime.jobs.job import JobResult, RunningJob
     from ncc_runtime.jobs.recovery import OnFault
+    from ncc_runtime.neff.program import Program
     from ncc_runtime.options import RunOptions
+    from ncc_runtime.placement import Placement
     from ncc_runtime.runtime import Model
 
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -229,13 +231,19 @@ def run_job(
     if words["on_fault"] is not None:
         job = attrs.evolve(job, on_fault=_ways(words["on_fault"]))
     smaller = [program_of(path) for path in words["smaller"]]
+
+    def load(program: "Program", placement: "Placement") -> "Model":
+        found = filled_on(program, placement, place)
+        reply.warn(found.warnings)
+        return found
+
     with contextlib.ExitStack() as files:
         batches: Mapping[str, Any] = {}
         if words["batches"]:
             batches = files.enter_context(array_files.open_arrays(words["batches"]))
         running = RunningJob(
             model,
-            lambda program, placement: filled_on(program, placement, place),
+            load,
             job,
             given,
             feed=_feed(words["feed"]),
@@ -258,7 +266,7 @@ def run_job(
 
 
 def _with_folder(
-    running: Any, folder: "CheckpointFolder", reply: Reply, *, is_resumed: bool
+    running: "RunningJob", folder: "CheckpointFolder", reply: Reply, *, is_resumed: bool
 ) -> "JobResult":
     with folder.opened():
         begin = None
@@ -267,10 +275,9 @@ def _with_folder(
         else:
             folder.check_is_empty()
         try:
-            result: JobResult = running.run(folder, begin)
+            return running.run(folder, begin)
         finally:
             reply.warn(folder.notices)
-    return result
 
 
 def _ways(text: str) -> "tuple[OnFault, ...]":

@@ -172,13 +172,20 @@ def _on_spare(
     near = min(free, key=lambda place: (place[0] != node, abs(place[1] - chip), place))
     places = placement.places.copy()
     places[fault.rank] = near
-    moved = load(
-        model.executable.program, placed_at(placement.topology, placement.strategy, places)
-    )
+    moved = load(model.executable.program, _after_faults(placement, places))
     if machine.spares is not None:
         machine.spares -= 1
     names = [_core_name(placement, place) for place in ((node, chip, core), near)]
     return f"rank {fault.rank} moves from {names[0]} to the spare {names[1]}", moved
+
+
+def _after_faults(placement: Placement, places: np.ndarray) -> Placement:
+    """Other places on the same machine, which outputs call `linear after faults` say."""
+    name = f"{placement.strategy.removesuffix(_AFTER)}{_AFTER}"
+    return placed_at(placement.topology, name, places)
+
+
+_AFTER = " after faults"
 
 
 def _core_name(placement: Placement, place: Sequence[int]) -> str:
@@ -215,7 +222,7 @@ def _shrunk(
         raise PlacementError(f"no program for at most {len(living)} ranks; {known}")
     program = max(fitting, key=lambda each: each.ranks)
     places = np.array(living[: program.ranks])
-    after = load(program, placed_at(placement.topology, placement.strategy, places))
+    after = load(program, _after_faults(placement, places))
     text = f"{program.name} for {program.ranks} ranks instead of {placement.ranks}"
     return f"{text}, on cores that are left", after
 
