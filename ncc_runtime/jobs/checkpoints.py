@@ -110,6 +110,7 @@ class CheckpointFolder:
         self._jobs = [(JobIdentity.of(program, seed, feed), program) for program in programs]
         self._feed = feed
         self._keep = keep
+        self._whole: set[int] = set()  # steps of those that this process has read or written
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["CheckpointFolder"]:
@@ -162,9 +163,12 @@ class CheckpointFolder:
                 raise InputError(f"{folder}: {differences[0]}; give another directory")
             program = self._jobs[differences.index("")][1]
             try:
-                return Restored(step, self._state(folder, manifest, program), program)
+                state = self._state(folder, manifest, program)
             except _DamagedError as error:
                 self._pass_over(folder, error)
+                continue
+            self._whole.add(step)
+            return Restored(step, state, program)
         if steps:
             raise InputError(
                 f"{self.path}: none of the {len(steps)} checkpoints is whole "
@@ -179,6 +183,7 @@ class CheckpointFolder:
         """
         folder = self._folder(step)
         identity = next(identity for identity, own in self._jobs if own is program)
+        self._prune(step - 1)  # what an earlier run kept, or a dead one left, makes room
         self._remove(folder)  # of a run that went back and comes here again, or of a dead one
         folder.mkdir(exist_ok=True)
         files = []
@@ -202,11 +207,19 @@ class CheckpointFolder:
             with contextlib.suppress(OSError):
                 self._remove(folder)
             raise
-        # those after it are of a run that went back to before them, or damaged
+        self._whole.add(step)
+        self._prune(step)
+
+    def _prune(self, step: int) -> None:
+        """Remove all but the newest up to a step, if one is among these that is known to be whole.
+
+        Those after the step are of a run that went back to before them, or damaged.
+        """
         kept = [other for other in self.steps() if other <= step][: self._keep]
-        for other, path in self._folders():
-            if other not in kept:
-                self._remove(path)
+        if self._whole.intersection(kept):
+            for other, path in self._folders():
+                if other not in kept:
+                    self._remove(path)
 
     def _folder(self, step: int) -> Path:
         return self.path / f"step-{step:08d}"

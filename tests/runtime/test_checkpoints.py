@@ -78,6 +78,26 @@ def test_what_a_run_that_went_back_writes_is_the_newest(tmp_path: Path, program:
     assert folder(tmp_path, program).steps() == [6]
 
 
+def test_what_an_earlier_run_kept_makes_room_first(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only once it is known that what stays is whole."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "x")
+
+    written(tmp_path, program, 2, 4, 6)
+    monkeypatch.setattr(checkpoints, "write_whole", full)
+    unread, read = folder(tmp_path, program, keep=1), folder(tmp_path, program, keep=1)
+    with pytest.raises(OSError, match="No space"):
+        unread.write(8, state(8), program)
+    assert unread.steps() == [6, 4, 2]
+    assert read.newest() is not None
+    with pytest.raises(OSError, match="No space"):
+        read.write(8, state(8), program)
+    assert read.steps() == [6]
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "a flipped bit": lambda ck: flip(ck / "rank-00002.safetensors", -3),
     "a flipped bit of a header": lambda ck: flip(ck / "rank-00000.safetensors", 2),
