@@ -208,6 +208,8 @@ class RunningJob:
         stopped: str | None = None
         with phase("steps", "steps", options.steps - first) as now:
             while step < options.steps:
+                ranks = self._model.executable.ranks  # a job that shrank has no others to lose
+                pending = [each for each in pending if each.rank is None or each.rank < ranks]
                 until = pending[0].step if pending else options.steps
                 for run in self._runs(until, step, kept):
                     step, last = step + 1, run

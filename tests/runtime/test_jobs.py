@@ -153,6 +153,22 @@ def test_state_that_differs_between_ranks_is_given_to_no_smaller_program() -> No
     assert "arg0 f32[8,4] differs between ranks" in result.stopped
 
 
+def test_ranks_that_a_smaller_job_has_not_cannot_die() -> None:
+    options = JobOptions(
+        *(9, 3, faults("rank 1 at step 4", "rank 3 at step 7", "rank 2 at step 8")),
+        on_fault=(OnFault.SHRINK,),
+    )
+    result = job(options, smaller=(train(3).program, train(2).program))
+    assert [recovery.fault.rank for recovery in result.recoveries] == [1, 2]
+    assert result.last is not None
+    assert result.last.executable.ranks == 2
+
+
+def test_a_link_may_be_named_twice() -> None:
+    result = job(JobOptions(6, 2, faults("link c0-c1 at step 3", "link c0-c1 at step 5")))
+    assert [recovery.how for recovery in result.recoveries] == ["reroute", "reroute"]
+
+
 SHARDED = """HloModule zero, num_partitions={ranks}, input_output_alias={{ {{}}: (0, {{}}) }}
 sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT total = f32[] add(a, b) }}
 ENTRY e {{
