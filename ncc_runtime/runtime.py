@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,6 +62,7 @@ from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.devices import Devices
+    from ncc_runtime.faults.outcome import Laboratory
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
@@ -394,6 +395,30 @@ class Model:
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )
+
+    def laboratory(
+        self, *inputs: Any, seed: int | None = None, options: RunOptions | None = None, **named: Any
+    ) -> "Laboratory":
+        """The program with inputs, as `run` takes them, to be run again and again with faults.
+
+        ProofError if it is not proved, unless `options` say not to verify it. Inputs are bound when
+        a fault first needs values.
+        """
+        from ncc_runtime.faults.outcome import Laboratory
+
+        options = options or RunOptions()
+        program = self.executable.program
+        given = numbered(program, arguments(self.signature, inputs, named))
+        self.executable.check_all_ranks_have_columns()
+        if options.verify:
+            prove.refuse(self.proofs)
+
+        def bound() -> Iterable[np.ndarray]:
+            check_constants(program)
+            check_budget(self.executable, options)
+            return bound_inputs(program, given, seed, self._drawn_counts)
+
+        return Laboratory(self.executable, bound, is_proved=options.verify)
 
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
         return result(self.signature, self.executable.program, outputs)

@@ -1,5 +1,7 @@
 """Random runs for the clock: collectives that share ways, and compute beside them."""
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from ncc_runtime.collectives.choose import ALGORITHMS
@@ -24,14 +26,16 @@ def placed(program: Program, place: PlaceOptions, op: CollectiveOp, name: str) -
 
 
 @st.composite
-def placed_collectives(draw: st.DrawFn) -> Executable:
+def placed_collectives(
+    draw: st.DrawFn, sizes: Sequence[int] = (0, 7, 1 << 10, 100_003, 1 << 18)
+) -> Executable:
     """Any operator by any algorithm on a few ranks; up to a megabyte, so that ways are shared."""
     name, nodes, strategy, lnc = draw(st.sampled_from(PLACES))
     op = draw(st.sampled_from(list(CollectiveOp)))
     ranks = draw(st.integers(1, 5)) * nodes
     groups = draw(some_groups(op, ranks))
     step = len(groups[0]) if op in DIVIDING else 1
-    size = draw(st.sampled_from([0, 7, 1 << 10, 100_003, 1 << 18]))
+    size = draw(st.sampled_from(sizes))
     program = collective_program(
         op,
         ranks,

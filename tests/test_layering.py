@@ -140,6 +140,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
         "ncc_runtime.verify.proof",
     },
+    "ncc_runtime.faults": {
+        PROGRESS,
+        ERRORS,
+        FILES,
+        NEFF,
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.executable",
+        MACHINE,
+        "ncc_runtime.placement",
+        "ncc_runtime.report",
+        "ncc_runtime.topology",
+    },
     "ncc_runtime.calibration": {
         PROGRESS,
         ERRORS,
@@ -234,7 +248,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
-    "matplotlib": "ncc_runtime.report.sweep_plot",
+    "matplotlib": "ncc_runtime.report.plot_file",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 

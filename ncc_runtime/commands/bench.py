@@ -150,7 +150,8 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
-    from ncc_runtime.report.sweep_plot import check_can_plot, plotted
+    from ncc_runtime.report.plot_file import check_can_plot
+    from ncc_runtime.report.sweep_plot import plotted
 
     if words["nnodes"] is not None:
         if place.on is not None or "nodes" in place.words:

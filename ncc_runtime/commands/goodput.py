@@ -98,13 +98,13 @@ def goodput(reply: Reply, **words: Any) -> None:
     from ncc_runtime.jobs.goodput import FailureModel, around, rows_of
     from ncc_runtime.jobs.job import DETECT_S, RESTART_S
     from ncc_runtime.neff.whole_file import check_target, write_whole
-    from ncc_runtime.report.sweep_plot import SUFFIXES, check_can_plot
+    from ncc_runtime.report.plot_file import check_can_plot
 
     for name in ("step_time", "mtbf"):
         if not words[name]:
             raise click.UsageError(f"--{name.replace('_', '-')} must be above 0")
     if words["plot"]:
-        check_target(words["plot"], SUFFIXES)
+        check_target(words["plot"], (".svg", ".png"))
         check_can_plot()
     restart, detect, step_s = words["restart_time"], words["detect_time"], words["step_time"]
     model = FailureModel(

@@ -148,6 +148,18 @@ class Rings:
         """Whether any ring has work left."""
         return any(ring.pending for ring in self._rings.values())
 
+    def pushed_row(self, queue: int, ranks: np.ndarray, nth: np.ndarray) -> np.ndarray:
+        """The row that each rank pushed as its n-th, (r,); IDLE if it has not pushed so many."""
+        ring = self._rings[queue]
+        there = np.minimum(nth, ring.rows.shape[1] - 1)
+        return np.where(nth < ring.pushed[ranks], ring.rows[ranks, there], IDLE)
+
+    def unfinished(self) -> Iterator[tuple[int, int]]:
+        """(queue, rank) of the rings that have not done all that was pushed."""
+        for number, ring in self._rings.items():
+            for rank in np.flatnonzero(ring.done < ring.pushed).tolist():
+                yield number, rank
+
 
 SHOWN = 16
 """Waiting queues named in full; the rest are counted."""
@@ -239,110 +251,42 @@ Perform = Callable[[Sequence[RowBatch]], None]
 class Decide(Protocol):
     """Decides control flow: True where a rank enters the rows behind a `test` or `case`."""
 
-    def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray: ...
+    def __call__(self, batch: RowBatch, jump: Jump, /) -> np.ndarray: ...
 
 
-class Scheduler:
-    """Program counters and semaphore values of all queues, as arrays."""
+class QueueStates:
+    """Where all queues of all ranks are: program counters, semaphores and rings, as arrays."""
 
     def __init__(self, executable: Executable, decide: Decide) -> None:
         self.executable = executable
         self._decide = decide
         count = max(1, executable.semaphore_count)
         self.semaphores: np.ndarray = np.zeros((executable.ranks, count), np.int64)
-        self._queues = executable.queues
-        self._lengths = [queue_length(queue) for queue in self._queues]
-        self._everybody = np.arange(executable.ranks)
-        self._runners = [
-            self._everybody if queue.ranks is None else queue.ranks for queue in self._queues
+        self.lengths = [queue_length(queue) for queue in executable.queues]
+        everybody = np.arange(executable.ranks)
+        self.runners = [
+            everybody if queue.ranks is None else queue.ranks for queue in executable.queues
         ]
-        self._counters = []  # program counters; ranks that do not run a queue are at its end
-        for runners, length in zip(self._runners, self._lengths, strict=True):
+        self.counters = []  # program counters; ranks that do not run a queue are at its end
+        for runners, length in zip(self.runners, self.lengths, strict=True):
             counter: np.ndarray = np.full(executable.ranks, length, np.int64)
             counter[runners] = 0
-            self._counters.append(counter)
+            self.counters.append(counter)
         self._offsets = [
-            np.zeros_like(self.semaphores) if _jumps(queue) else None for queue in self._queues
+            np.zeros_like(self.semaphores) if _jumps(queue) else None for queue in executable.queues
         ]
-        self._rings = Rings(executable)
+        self.rings = Rings(executable)
         # increments of each semaphore so far, on any rank: whether a sleeper must look again
-        self._posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)
-        self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts back then
-        self._programs = [
+        self.posts: np.ndarray = np.zeros(executable.semaphore_count, np.int64)
+        self.programs = [  # engines and CC-cores
             number
-            for number, queue in enumerate(self._queues)
-            if self._lengths[number] and not isinstance(queue, DmaQueue)
+            for number, queue in enumerate(executable.queues)
+            if self.lengths[number] and not isinstance(queue, DmaQueue)
         ]
 
-    def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
-        """Perform every row as often as control flow says; DeadlockError if that cannot be done.
-
-        With `shuffle`, single batches of random ready ranks are taken in random order.
-        """
-        pick = self._everything_ready if shuffle is None else _random_pick(self, shuffle)
-        with phase("values", "instructions and transfers", self._total()) as now:
-            while batches := pick():
-                perform(batches)
-                for batch in batches:
-                    self._complete(batch)
-                    now.done += len(batch.ranks)
-        if self._programs or self._rings.pending():
-            raise deadlock_report(self.executable, self._stuck(), self.semaphores)
-
-    def _total(self) -> int | None:
-        """Rows that all ranks perform, if none is performed more than once."""
-        if any(_jumps(queue) for queue in self._queues):
-            return None
-        return sum(
-            int(np.count_nonzero(queue.peer != IDLE))
-            if isinstance(queue, DmaQueue)
-            else length * len(runners)
-            for queue, length, runners in zip(
-                self._queues, self._lengths, self._runners, strict=True
-            )
-        )
-
-    def _everything_ready(self) -> list[RowBatch]:
-        batches = [batch for queue in list(self._programs) for batch in self._ready(queue)]
-        batches += [RowBatch(*ready) for ready in self._rings.ready()]
-        return batches
-
-    def _ready(self, queue: int) -> Iterator[RowBatch]:
-        """The batches of one program that may start now: one per row at which some ranks are."""
-        if queue in self._asleep:
-            sem, posts = self._asleep[queue]
-            if self._posts[sem] == posts:
-                return
-            del self._asleep[queue]
-        counter, runners = self._counters[queue], self._runners[queue]
-        length = self._lengths[queue]
-        row = int(counter[runners[0]])
-        counters = counter if runners is self._everybody else counter[runners]
-        if row < length and (counters == row).all():
-            yield from self._ready_at(queue, row, runners)
-            return
-        rows = np.unique(counter)
-        for row in rows.tolist():
-            if row < length:
-                yield from self._ready_at(queue, row, np.flatnonzero(counter == row))
-        if rows[0] >= length:
-            self._programs.remove(queue)
-
-    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[RowBatch]:
-        sem, value = self._awaited(queue, row, ranks)
-        is_signalled = (self.semaphores[ranks, sem] >= value) | (sem == IDLE)
-        room = self._rings.room(queue, row)
-        ready = is_signalled if room is None else is_signalled & room[ranks]
-        if ready.all():
-            yield RowBatch(queue, row, ranks, sem, value)
-        elif ready.any():
-            yield RowBatch(queue, row, ranks[ready], sem[ready], value[ready])
-        elif not is_signalled.any() and ranks is self._runners[queue] and (sem == sem[0]).all():
-            self._asleep[queue] = (int(sem[0]), int(self._posts[sem[0]]))
-
-    def _awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def awaited(self, queue: int, row: int, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The semaphores that ranks wait for at a row, and the values, shifted by jumps so far."""
-        sync, offsets = self._queues[queue].sync, self._offsets[queue]
+        sync, offsets = self.executable.queues[queue].sync, self._offsets[queue]
         sem, value = sync.wait_sem[row], sync.wait_value[row]
         if len(sem) > 1:
             sem, value = sem[ranks], value[ranks]
@@ -350,27 +294,34 @@ class Scheduler:
             sem, value = np.full(len(ranks), sem[0]), np.full(len(ranks), value[0])
         return sem, value if offsets is None else value + offsets[ranks, sem]
 
-    def _complete(self, batch: RowBatch) -> None:
-        """Advance program counters, make the row's increments and pushes."""
-        queue = self._queues[batch.queue]
+    def complete(self, batch: RowBatch, times: np.ndarray | None = None) -> None:
+        """Advance program counters, make the row's increments and pushes.
+
+        `times`, (r,) by rank of the batch, is how often each increment is made: mostly once.
+        """
+        queue = self.executable.queues[batch.queue]
         if isinstance(queue, DmaQueue):
-            self._rings.complete(batch.queue, batch.ranks)
+            self.rings.complete(batch.queue, batch.ranks)
         else:
             self._advance(batch)
-            self._rings.push(batch.queue, batch.row, batch.ranks)
+            self.rings.push(batch.queue, batch.row, batch.ranks)
+        makers = batch.ranks if times is None else np.repeat(batch.ranks, times)
         for post in queue.sync.posts:
-            rank, sem = post.rank[batch.row, batch.ranks], post.sem[batch.row, batch.ranks]
+            rank, sem = post.rank[batch.row, makers], post.sem[batch.row, makers]
             if rank.min(initial=0) == IDLE:
                 rank, sem = rank[rank != IDLE], sem[rank != IDLE]
-            # += counts equal indices once, but no two ranks of a row increment one semaphore that
-            # is waited for
-            self.semaphores[rank, sem] += 1
-            self._posts[sem] += 1
+            if times is not None:
+                np.add.at(self.semaphores, (rank, sem), 1)
+            else:
+                # += counts equal indices once, but no two ranks of a row increment one semaphore
+                # that is waited for
+                self.semaphores[rank, sem] += 1
+            self.posts[sem] += 1
 
     def _advance(self, batch: RowBatch) -> None:
-        counter = self._counters[batch.queue]
+        counter = self.counters[batch.queue]
         counter[batch.ranks] = batch.row + 1
-        jump = _jumps(self._queues[batch.queue]).get(batch.row)
+        jump = _jumps(self.executable.queues[batch.queue]).get(batch.row)
         offsets = self._offsets[batch.queue]
         if jump is None or offsets is None:
             return
@@ -382,14 +333,96 @@ class Scheduler:
         shift = jump.shift if len(jump.shift) == 1 else jump.shift[jumping]
         offsets[jumping, : jump.shift.shape[1]] += shift
 
-    def _stuck(self) -> Iterator[Stuck]:
+    def stuck(self) -> Iterator[Stuck]:
         """The queues that still have rows to perform, and what each waits for."""
-        for queue in self._programs:
-            counter = self._counters[queue]
-            for rank in np.flatnonzero(counter < self._lengths[queue]).tolist():
+        for queue in self.programs:
+            counter = self.counters[queue]
+            for rank in np.flatnonzero(counter < self.lengths[queue]).tolist():
                 row = int(counter[rank])
-                sem, value = self._awaited(queue, row, np.array([rank]))
+                sem, value = self.awaited(queue, row, np.array([rank]))
                 yield Stuck(queue, row, rank, int(sem[0]), int(value[0]))
+
+
+class Scheduler:
+    """Performs every row as soon as the state of the queues allows it."""
+
+    def __init__(
+        self, executable: Executable, decide: Decide, state: QueueStates | None = None
+    ) -> None:
+        """`state`: go on from there; it decides by itself."""
+        self.state = QueueStates(executable, decide) if state is None else state
+        self._programs = list(self.state.programs)  # those that are not at their end
+        self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts back then
+
+    def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
+        """Perform every row as often as control flow says; DeadlockError if that cannot be done.
+
+        With `shuffle`, single batches of random ready ranks are taken in random order.
+        """
+        state = self.state
+        pick = self.everything_ready if shuffle is None else _random_pick(self, shuffle)
+        with phase("values", "instructions and transfers", self._total()) as now:
+            while batches := pick():
+                perform(batches)
+                for batch in batches:
+                    state.complete(batch)
+                    now.done += len(batch.ranks)
+        if self._programs or state.rings.pending():
+            raise deadlock_report(state.executable, state.stuck(), state.semaphores)
+
+    def _total(self) -> int | None:
+        """Rows that all ranks perform, if none is performed more than once."""
+        queues = self.state.executable.queues
+        if any(_jumps(queue) for queue in queues):
+            return None
+        return sum(
+            int(np.count_nonzero(queue.peer != IDLE))
+            if isinstance(queue, DmaQueue)
+            else length * len(runners)
+            for queue, length, runners in zip(
+                queues, self.state.lengths, self.state.runners, strict=True
+            )
+        )
+
+    def everything_ready(self) -> list[RowBatch]:
+        """All batches that may start now."""
+        batches = [batch for queue in list(self._programs) for batch in self._ready(queue)]
+        batches += [RowBatch(*ready) for ready in self.state.rings.ready()]
+        return batches
+
+    def _ready(self, queue: int) -> Iterator[RowBatch]:
+        """The batches of one program that may start now: one per row at which some ranks are."""
+        if queue in self._asleep:
+            sem, posts = self._asleep[queue]
+            if self.state.posts[sem] == posts:
+                return
+            del self._asleep[queue]
+        counter, runners = self.state.counters[queue], self.state.runners[queue]
+        length = self.state.lengths[queue]
+        row = int(counter[runners[0]])
+        counters = counter if len(runners) == len(counter) else counter[runners]
+        if row < length and (counters == row).all():
+            yield from self._ready_at(queue, row, runners)
+            return
+        rows = np.unique(counter)
+        for row in rows.tolist():
+            if row < length:
+                yield from self._ready_at(queue, row, np.flatnonzero(counter == row))
+        if rows[0] >= length:
+            self._programs.remove(queue)
+
+    def _ready_at(self, queue: int, row: int, ranks: np.ndarray) -> Iterator[RowBatch]:
+        state = self.state
+        sem, value = state.awaited(queue, row, ranks)
+        is_signalled = (state.semaphores[ranks, sem] >= value) | (sem == IDLE)
+        room = state.rings.room(queue, row)
+        ready = is_signalled if room is None else is_signalled & room[ranks]
+        if ready.all():
+            yield RowBatch(queue, row, ranks, sem, value)
+        elif ready.any():
+            yield RowBatch(queue, row, ranks[ready], sem[ready], value[ready])
+        elif not is_signalled.any() and ranks is state.runners[queue] and (sem == sem[0]).all():
+            self._asleep[queue] = (int(sem[0]), int(state.posts[sem[0]]))
 
 
 def queue_length(queue: Queue) -> int:
@@ -410,7 +443,7 @@ def _random_pick(
     """One random batch of a random non-empty subset of its ranks at a time."""
 
     def pick() -> list[RowBatch]:
-        batches = scheduler._everything_ready()
+        batches = scheduler.everything_ready()
         if not batches:
             return []
         chosen = batches[generator.integers(len(batches))]

@@ -197,6 +197,18 @@ class SizeRecord:
             if runs
         )
 
+    def agrees_with(self, other: "SizeRecord") -> bool:
+        """Whether rings of all ranks moved the same sizes, as far as both went."""
+        ranks = self._executable.ranks
+        for number, runs in self._runs.items():
+            if runs and other._runs[number]:
+                here, there = _by_rank(runs, ranks), _by_rank(other._runs[number], ranks)
+                for one, another in zip(here, there, strict=True):
+                    both = min(len(one), len(another))
+                    if (one[:both] != another[:both]).any():
+                        return False
+        return True
+
     def sized(self) -> Executable:
         """The executable with these sizes; rows that were not performed keep theirs."""
         sizes = {

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.jobs.goodput import FailureModel, GoodputRow, whole_steps
-from ncc_runtime.report.sweep_plot import picture
+from ncc_runtime.report.plot_file import picture
 
 WIDTH = 120
 
@@ -135,6 +135,5 @@ def plotted(
         axes.set_ylabel("goodput (%)")
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.legend()
-        figure.suptitle(heading(model, step_s), fontsize=9)
 
-    return picture(draw, file_name, (7, 4.5))
+    return picture(file_name, heading(model, step_s), draw)

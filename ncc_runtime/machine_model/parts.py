@@ -124,6 +124,28 @@ class Parts:
         """The kind of a part."""
         return next(kind for kind, (_, end) in self._spans.items() if part < end)
 
+    def name(self, part: int) -> str:
+        """A part as reports print it: `c4.E`, `c4.hbm1`, `n0.efa3 out`, `r5.dma2`."""
+        kind = self.kind(part)
+        at = part - self._first(kind)
+        if kind is PartKind.LINK:
+            return self._topology.links.name(at)
+        if kind is PartKind.HBM:
+            chip, stack = divmod(at, self._topology.hbm.stacks)
+            return f"c{chip}.hbm{stack}"
+        if kind is PartKind.EFA:
+            efa = self._topology.efa
+            assert efa is not None, "it has adapters"
+            inward, adapter = divmod(at, efa.adapters * self._topology.nodes)
+            node, number = divmod(adapter, efa.adapters)
+            return f"n{node}.efa{number} {'in' if inward else 'out'}"
+        if kind is PartKind.DMA:
+            rank, group = divmod(at, self.groups)
+            return f"r{rank}.dma{group}"
+        inward, rank = divmod(at, self.ranks)
+        what = {PartKind.QUEUE_PAIR: "efa", PartKind.CHIP: "port", PartKind.CC_CORE: "cc"}[kind]
+        return f"r{rank}.{what} {'in' if inward else 'out'}"
+
     @property
     def count(self) -> int:
         """The number of parts."""

@@ -11,6 +11,7 @@ import attrs
 from ncc_runtime.neff.memory import size_text
 from ncc_runtime.report.collectives import REMOTE, CollectiveRow
 from ncc_runtime.report.row_texts import lines_text
+from ncc_runtime.report.text_table import text_table
 from ncc_runtime.topology.routes import Transport
 
 MOST_FOLDED = 40
@@ -104,12 +105,10 @@ def table_lines(
     rows: Sequence[CollectiveRow], order: RowOrder = RowOrder.PROGRAM, *, each: bool = False
 ) -> Iterator[str]:
     """A heading, then the table as lines."""
-    lines = table_cells(rows, order, each=each)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = ["<" if heading in _WORDS else ">" for heading in lines[0]]
-    row = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
+    headings, *cells = table_cells(rows, order, each=each)
+    words = [number for number, heading in enumerate(headings) if heading in _WORDS]
     yield "collectives, times in us"
-    yield from (row.format(*cells).rstrip() for cells in lines)
+    yield from text_table(headings, cells, words)
 
 
 def table_cells(

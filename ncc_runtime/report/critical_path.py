@@ -40,9 +40,13 @@ class PathStep:
     time_ps: int
     under_way_ps: int  # of time_ps, increments between queues
     slowed_ps: int  # what sharing added to its events
-    events: int
+    chain: tuple[int, ...] = attrs.field(repr=False)  # its events, in order
     late: str  # what its first event waited for last
     line: str = ""  # of the user's code, `model.py:12`, of its collective or first instruction
+
+    @property
+    def events(self) -> int:
+        return len(self.chain)
 
 
 @attrs.frozen
@@ -103,7 +107,7 @@ def _step(trace: Trace, texts: "_EventTexts", intervals: Sequence[PathInterval])
     events = list(dict.fromkeys(interval.event for interval in intervals))
     start, end = intervals[0].start_ps, intervals[-1].end_ps
     if events[0] == NO_EVENT:
-        return PathStep("launch", "launch", None, (), start, end - start, 0, 0, 0, "the host")
+        return PathStep("launch", "launch", None, (), start, end - start, 0, 0, (), "the host")
     kind, number, _ = texts.key(events[0])
     ranks = tuple(sorted({int(trace.rank[event]) for event in events}))
     return PathStep(
@@ -117,7 +121,7 @@ def _step(trace: Trace, texts: "_EventTexts", intervals: Sequence[PathInterval])
             interval.end_ps - interval.start_ps for interval in intervals if interval.is_under_way
         ),
         slowed_ps=sum(int(trace.slowed_ps[event]) for event in events),
-        events=len(events),
+        chain=tuple(events),
         late=texts.late(events[0]),
         line=texts.line(events[0]),
     )

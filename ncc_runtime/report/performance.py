@@ -82,7 +82,7 @@ def as_json(performance: Performance) -> dict[str, Any]:
             },
             "engines": [attrs.asdict(engine) for engine in performance.use.engines],
         },
-        "critical_path": [_step(step) for step in performance.path.steps],
+        "critical_path": [step_json(step) for step in performance.path.steps],
     }
 
 
@@ -96,7 +96,8 @@ def _hideable(hideable: Hideable) -> dict[str, Any]:
     }
 
 
-def _step(step: PathStep) -> dict[str, Any]:
+def step_json(step: PathStep) -> dict[str, Any]:
+    """A step of a critical path as an object; times in microseconds."""
     return {
         "what": step.what,
         "kind": step.kind,

@@ -9,11 +9,11 @@ import numpy as np
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue
 from ncc_runtime.machine_model.instances import part_classes
 from ncc_runtime.machine_model.parts import NETWORK, PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
-from ncc_runtime.machine_model.usage import transfer_usage
+from ncc_runtime.machine_model.usage import Usage, transfer_usage
 from ncc_runtime.neff.isa import ENGINES
 from ncc_runtime.report.row_texts import program_of
 
@@ -76,7 +76,22 @@ def _transfer_bytes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that transfers, rows of a ring on ranks, pass through parts: (entries,) of each."""
     sends = queue.peer[row, rank] != IDLE
-    row, rank = row[sends], rank[sends].astype(np.int64)
+    row, rank = row[sends], rank[sends]
+    kind, usage = kinds_of_transfers(parts, queue, row, rank)
+    amounts = np.zeros(len(usage.dma_passes), np.int64)
+    np.add.at(amounts, kind, np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank])
+    return usage.part, usage.times * amounts[usage.transfer]
+
+
+def kinds_of_transfers(
+    parts: Parts, queue: DmaQueue, row: np.ndarray, rank: np.ndarray
+) -> tuple[np.ndarray, Usage]:
+    """(transfers,) a number for each, equal where the same ranks write and read; what each uses.
+
+    `row` of the ring on `rank`, where it has a transfer. Routes have dozens of links each, so they
+    are written out once for all transfers that are alike.
+    """
+    rank = rank.astype(np.int64)
     cells = row, rank
     owners = rank[:, None] if queue.source_rank is None else queue.source_rank[cells]
     reads = queue.sources[cells] != IDLE
@@ -87,17 +102,13 @@ def _transfer_bytes(
         queue.opcode[row] == DmaOpcode.REDUCE,
         *np.where(reads, owners, IDLE).T,
     ]
-    # transfers between the same ranks use the same parts: add up their sizes before the routes,
-    # of dozens of links each, are written out
     joined: np.ndarray = np.zeros(len(row), np.int64)
     for column in columns:
         _, joined = np.unique(joined * (parts.ranks + 1) + column - IDLE, return_inverse=True)
     _, first = np.unique(joined, return_index=True)
-    amounts = np.zeros(len(first), np.int64)
-    np.add.at(amounts, joined, np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells])
     rank, peer, also, reduces, *owner = (column[first] for column in columns)
     usage = transfer_usage(parts, rank, [peer, also], owner, reduces, queue.stream, queue.lane)
-    return usage.part, usage.times * amounts[usage.transfer]
+    return joined, usage
 
 
 def _uses(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tuple[PartUse, ...]:
@@ -108,33 +119,13 @@ def _uses(parts: Parts, kind: PartKind, amounts: np.ndarray, trace: Trace) -> tu
     order = np.argsort(-share, kind="stable")
     return tuple(
         PartUse(
-            _name(trace.executable, parts, kind, at),
+            parts.name(span.start + at),
             int(passed[at]),
             int(rates[at]),
             float(share[at]),
         )
         for at in order[passed[order] > 0].tolist()
     )
-
-
-def _name(executable: Executable, parts: Parts, kind: PartKind, at: int) -> str:
-    """The part of a kind by its number there."""
-    topology = executable.topology
-    if kind is PartKind.LINK:
-        return topology.links.name(at)
-    if kind is PartKind.HBM:
-        chip, stack = divmod(at, topology.hbm.stacks)
-        return f"c{chip}.hbm{stack}"
-    if kind is PartKind.EFA:
-        assert topology.efa is not None, "it has adapters"
-        inward, adapter = divmod(at, topology.efa.adapters * topology.nodes)
-        node, number = divmod(adapter, topology.efa.adapters)
-        return f"n{node}.efa{number} {'in' if inward else 'out'}"
-    if kind is PartKind.QUEUE_PAIR:
-        inward, rank = divmod(at, executable.ranks)
-        return f"r{rank}.efa {'in' if inward else 'out'}"
-    rank, group = divmod(at, parts.groups)
-    return f"r{rank}.dma{group}"
 
 
 def _engines(parts: Parts, amounts: np.ndarray, trace: Trace) -> tuple[EngineUse, ...]:

@@ -98,7 +98,7 @@ def test_causes_that_lead_in_a_circle_are_a_fault():
 def test_long_names_do_not_crowd_out_the_times_of_steps():
     name = "concatenate a.value.with.a.name.of.some.length f32[4,64]"
     head = f"Sync of rank 0: {name}", "engine", None, (0, 1)
-    step = PathStep(*head, 12_345_000_000, 6_000, 0, 0, 1, f"{name} (sync)")
+    step = PathStep(*head, 12_345_000_000, 6_000, 0, 0, (0,), f"{name} (sync)")
     out = io.StringIO()
     Console(file=out, width=WIDTH).print(table(CriticalPath((step,))))
     text = " ".join(out.getvalue().split())

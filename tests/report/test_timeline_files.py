@@ -15,6 +15,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.progress import heard_by
 from ncc_runtime.report.timeline import link_use, perfetto_file, tracks
+from ncc_runtime.report.timeline.marks import Mark
 from ncc_runtime.report.timeline.write import write_timeline
 from tests.listening import Heard
 from tests.report.traces import all_reduce, simple
@@ -341,3 +342,25 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path, name: str, mes
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(InputError, match=message):
         write_timeline(str(tmp_path / name), simple(all_reduce()))
+
+
+@every_format
+def test_marks_have_a_group_of_their_own(tmp_path: Path, name: str):
+    path = tmp_path / name
+    marks = [
+        Mark("link c0-c1 down", "down", 4_000, 9_000),
+        Mark("late", "late", 1_000, 2_000),
+        Mark("link c0-c1 down", "down again", 1_000, 3_000),
+    ]
+    write_timeline(str(path), simple(all_reduce()), marks=marks)
+    slices, _ = READERS[name](path)
+    found = [
+        (one.track, one.name, round(one.start), round(one.end))
+        for one in slices
+        if one.group == "faults"
+    ]
+    assert sorted(found) == [
+        ("late", "late", 1, 2),
+        ("link c0-c1 down", "down", 4, 9),
+        ("link c0-c1 down", "down again", 1, 3),
+    ]

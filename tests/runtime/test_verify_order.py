@@ -299,7 +299,7 @@ def test_the_greedy_run_gets_as_far_as_the_scheduler(data: st.DataObject):
     else:
         with pytest.raises(DeadlockError):
             scheduler.run(nothing)
-    held = np.zeros_like(scheduler.semaphores)
+    held = np.zeros_like(scheduler.state.semaphores)
     for batch in run.batches:
         queue = executable.queues[batch.queue]
         is_idle = isinstance(queue, DmaQueue) & (queue.sync.wait_sem[batch.row] == IDLE)
@@ -308,4 +308,4 @@ def test_the_greedy_run_gets_as_far_as_the_scheduler(data: st.DataObject):
             ranks = ranks[~np.broadcast_to(is_idle, 4)[ranks]]
             to, sem = post.rank[batch.row, ranks], post.sem[batch.row, ranks]
             np.add.at(held, (to[to != IDLE], sem[to != IDLE]), 1)
-    np.testing.assert_array_equal(held, scheduler.semaphores)
+    np.testing.assert_array_equal(held, scheduler.state.semaphores)

@@ -12,7 +12,12 @@ from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.values.transfers import LengthRegisters, transfer
+from ncc_runtime.execution.values.transfers import (
+    InFlight,
+    LengthRegisters,
+    begun_transfers,
+    transfer,
+)
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import READ_ONLY, Program, TensorId
@@ -22,6 +27,8 @@ SPLIT_WORK = 1 << 20
 """Bytes and multiply-adds that a batch must cost before its ranks are divided among threads."""
 
 Task = Callable[[], None]
+Begun = Callable[[], object]
+"""Writes what an instruction has computed."""
 
 
 class Devices:
@@ -176,7 +183,35 @@ class Devices:
             self._byte_owners.transfer(queue, row, pc, ranks)
         transfer(self.executable, self.arena, queue, row, ranks)
 
+    def begin_transfers(self, batch: RowBatch) -> list[InFlight]:
+        """What a row of a ring moves, read now; its bytes land when the caller says."""
+        moved, row = self.resolved(batch)
+        return list(begun_transfers(self.executable, self.arena, moved, row, batch.ranks))
+
+    def begin(self, batch: RowBatch) -> Begun | None:
+        """Read what a row of an engine or CC-core reads now; what comes back writes, later.
+
+        For rows that take their time, while others may write what they have read.
+        """
+        queue = self.executable.queues[batch.queue]
+        if not isinstance(queue, EngineQueue):
+            self.perform([batch])  # the registers of a CC-core are its own
+            return None
+        name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return None
+        return self._begin_compute(queue, batch.row, batch.ranks, keeps=True)
+
     def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
+        self._begin_compute(queue, row, ranks)()
+
+    def _begin_compute(
+        self, queue: EngineQueue, row: int, ranks: np.ndarray, *, keeps: bool = False
+    ) -> Begun:
+        """Compute, and give what writes the results; `keeps`: what was read may change till then.
+
+        So what is to be written is copied, where it may lie in the memory of the ranks.
+        """
         program = self.executable.program
         instr = queue.table[row]
         if self._byte_owners is not None:
@@ -196,12 +231,27 @@ class Devices:
         )
         operands = [self._views[tensor][rows] for tensor in instr.operands]
         if isinstance(rows, slice) and _is_update_in_place(program, instr):
-            update_slice(*operands)
-            return
-        for tensor, array in zip(instr.results, compute(call, operands), strict=True):
+            if keeps:
+                operands[1:] = [operand.copy() for operand in operands[1:]]
+            return functools.partial(update_slice, *operands)
+        results = compute(call, operands)
+        if keeps:
+            results = [np.array(result) for result in results]
+        return functools.partial(self._write, instr.results, rows, ranks, results)
+
+    def _write(
+        self,
+        tensors: Sequence[int],
+        rows: slice | np.ndarray,
+        ranks: np.ndarray,
+        results: Sequence[np.ndarray],
+    ) -> None:
+        for tensor, array in zip(tensors, results, strict=True):
             self._views[tensor][rows] = array
             if self._byte_owners is not None:
-                self._byte_owners.write_tensor(program.tensors[tensor], ranks)
+                self._byte_owners.write_tensor(
+                    self.executable.program.tensors[TensorId(tensor)], ranks
+                )
 
 
 def _is_update_in_place(program: Program, instr: Instr) -> bool:

@@ -7,11 +7,12 @@ Sizes and offsets of variable-size collectives are known only at run time: LOAD 
 read them from memory into length registers, and transfers take them from there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
+from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
 from ncc_runtime.execution.values.memory import Arena
@@ -30,41 +31,92 @@ def transfer(
     executable: Executable, arena: Arena, queue: DmaQueue, row: int, ranks: np.ndarray
 ) -> None:
     """Perform one row of a DMA ring for the ranks that have a transfer there."""
+    for transfers in _by_size(executable, queue, row, ranks):
+        transfers.perform(arena)
+
+
+@attrs.define(eq=False)
+class InFlight:
+    """A transfer that has read its sources, and writes later."""
+
+    sender: int
+    data: np.ndarray  # (size,) uint8, its own copy
+    sources: Sequence[tuple[int, int]]  # ranks, and addresses in their memory
+    targets: Sequence[tuple[int, int]]
+    has_landed: bool = False
+
+    def land(self, arena: Arena) -> None:
+        """Write it, once."""
+        if not self.has_landed:
+            for rank, address in self.targets:
+                arena.row(rank, address, len(self.data))[:] = self.data
+        self.has_landed = True
+
+    def writes_what_is_read_by(self, other: "InFlight") -> bool:
+        """Whether another transfer reads bytes that this one writes."""
+        return any(
+            rank == owner
+            and address < source + len(other.data)
+            and source < address + len(self.data)
+            for rank, address in self.targets
+            for owner, source in other.sources
+        )
+
+
+def begun_transfers(
+    executable: Executable, arena: Arena, queue: DmaQueue, row: int, ranks: np.ndarray
+) -> Iterator[InFlight]:
+    """What one row of a DMA ring moves, read now; MemoryFaultError where there is no memory."""
+    for transfers in _by_size(executable, queue, row, ranks):
+        transfers.check_inside(queue.name, arena)
+        for index, sender in enumerate(transfers.ranks.tolist()):
+            data = transfers.read(arena, index).copy()
+            sources, targets = transfers.sources_of(index), transfers.targets_of(index)
+            yield InFlight(sender, data, tuple(sources), tuple(targets))
+
+
+def _by_size(
+    executable: Executable, queue: DmaQueue, row: int, ranks: np.ndarray
+) -> "Iterator[_SizedTransfers]":
     placeholder = executable.program.placeholders[int(queue.placeholder[row])]
     ranks = ranks[queue.peer[row, ranks] != IDLE]
     sizes = queue.size_bytes[row, ranks]
-    opcode = DmaOpcode(int(queue.opcode[row]))
     for size in np.unique(sizes[sizes > 0]).tolist():
-        _SizedTransfers(queue, row, ranks[sizes == size], size).perform(arena, opcode, placeholder)
+        yield _SizedTransfers(queue, row, ranks[sizes == size], size, placeholder)
 
 
 class _SizedTransfers:
     """Transfers of one size in one row: from whose memory and where, to whom and where."""
 
-    def __init__(self, queue: DmaQueue, row: int, ranks: np.ndarray, size: int) -> None:
+    def __init__(
+        self, queue: DmaQueue, row: int, ranks: np.ndarray, size: int, placeholder: Placeholder
+    ) -> None:
+        self.ranks = ranks
+        self._opcode, self._placeholder = DmaOpcode(int(queue.opcode[row])), placeholder
         self._size, self._divisor = size, int(queue.divisor[row])
         self._sources = queue.sources[row, ranks]
         self._owners = np.broadcast_to(ranks[:, None], self._sources.shape)
         if queue.source_rank is not None:
             self._owners = queue.source_rank[row, ranks]
         self._peers, self._targets = queue.peer[row, ranks], queue.target[row, ranks]
-        # Some transfers write to a second target too: their positions here, and where they write.
-        self._with_second: np.ndarray = np.zeros(0, np.int64)
-        self._second_peers, self._second_targets = self._peers[:0], self._targets[:0]
+        # Some transfers write to a second target too: by transfer, IDLE for none.
+        self._second_peers = np.full_like(self._peers, IDLE)
+        self._second_targets = np.full_like(self._targets, IDLE)
         if queue.second_peer is not None and queue.second_target is not None:
-            self._with_second = np.flatnonzero(queue.second_peer[row, ranks] != IDLE)
-            writers = ranks[self._with_second]
-            self._second_peers = queue.second_peer[row, writers]
-            self._second_targets = queue.second_target[row, writers]
+            self._second_peers = queue.second_peer[row, ranks]
+            self._second_targets = queue.second_target[row, ranks]
 
-    def perform(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
+    def perform(self, arena: Arena) -> None:
         if self._size <= SMALL_BYTES and len(self._peers) > 1:
-            self._perform_together(arena, opcode, placeholder)
-        else:
-            self._perform_one_by_one(arena, opcode, placeholder)
+            self._perform_together(arena)
+            return
+        for index in range(len(self._peers)):
+            data = self.read(arena, index)
+            for rank, address in self.targets_of(index):
+                arena.row(rank, address, self._size)[:] = data
 
-    def _perform_together(self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder) -> None:
-        dtype = placeholder.dtype.numpy
+    def _perform_together(self, arena: Arena) -> None:
+        dtype = self._placeholder.dtype.numpy
         windows = arena.windows(dtype, self._size // dtype.itemsize)
         offsets = self._sources // dtype.itemsize  # in elements; an idle source stays negative
         parts = [
@@ -72,37 +124,55 @@ class _SizedTransfers:
             for owners, starts in zip(self._owners.T, offsets.T, strict=True)
             if starts[0] >= 0
         ]
-        written = np.zeros((len(self._peers), 1), dtype) if opcode is DmaOpcode.FILL else parts[0]
-        if opcode is DmaOpcode.REDUCE:
-            written = reduce_parts(parts, placeholder.reduction, self._divisor)
+        written = (
+            np.zeros((len(self._peers), 1), dtype) if self._opcode is DmaOpcode.FILL else parts[0]
+        )
+        if self._opcode is DmaOpcode.REDUCE:
+            written = reduce_parts(parts, self._placeholder.reduction, self._divisor)
         windows[self._peers, self._targets // dtype.itemsize] = written
-        if len(self._with_second):
-            starts = self._second_targets // dtype.itemsize
-            windows[self._second_peers, starts] = written[self._with_second]
+        second = np.flatnonzero(self._second_peers != IDLE)
+        if len(second):
+            starts = self._second_targets[second] // dtype.itemsize
+            windows[self._second_peers[second], starts] = written[second]
 
-    def _perform_one_by_one(
-        self, arena: Arena, opcode: DmaOpcode, placeholder: Placeholder
-    ) -> None:
-        dtype = placeholder.dtype.numpy
-        for index, peer in enumerate(self._peers.tolist()):
-            target = arena.row(peer, int(self._targets[index]), self._size)
-            parts = [
-                arena.row(int(owner), int(source), self._size)
-                for owner, source in zip(self._owners[index], self._sources[index], strict=True)
-                if source >= 0
-            ]
-            if opcode is DmaOpcode.FILL:
-                target[:] = 0
-            elif opcode is DmaOpcode.COPY:
-                target[:] = parts[0]
-            else:
-                typed = [part.view(dtype) for part in parts]
-                target.view(dtype)[:] = reduce_parts(typed, placeholder.reduction, self._divisor)
-        for index, peer, address in zip(
-            self._with_second, self._second_peers, self._second_targets, strict=True
+    def read(self, arena: Arena, index: int) -> np.ndarray:
+        """The bytes that one transfer writes; those of a copy are a view of its source."""
+        if self._opcode is DmaOpcode.FILL:
+            return np.broadcast_to(np.uint8(0), (self._size,))
+        parts = [arena.row(*source, self._size) for source in self.sources_of(index)]
+        if self._opcode is DmaOpcode.COPY:
+            return parts[0]
+        typed = [part.view(self._placeholder.dtype.numpy) for part in parts]
+        return reduce_parts(typed, self._placeholder.reduction, self._divisor).view(np.uint8)
+
+    def sources_of(self, index: int) -> Iterator[tuple[int, int]]:
+        """From whose memory one transfer reads, and where."""
+        for owner, source in zip(self._owners[index], self._sources[index], strict=True):
+            if source >= 0:
+                yield int(owner), int(source)
+
+    def targets_of(self, index: int) -> Iterator[tuple[int, int]]:
+        """To whose memory one transfer writes, and where."""
+        yield int(self._peers[index]), int(self._targets[index])
+        if self._second_peers[index] != IDLE:
+            yield int(self._second_peers[index]), int(self._second_targets[index])
+
+    def check_inside(self, name: str, arena: Arena) -> None:
+        """MemoryFaultError if a transfer reads or writes outside of the memory of a rank."""
+        end = arena.bytes.shape[1] - self._size
+        used = self._sources != IDLE
+        for address, is_used in (
+            (self._sources, used),
+            (self._targets[:, None], np.True_),
+            (self._second_targets[:, None], (self._second_peers != IDLE)[:, None]),
         ):
-            first = arena.row(int(self._peers[index]), int(self._targets[index]), self._size)
-            arena.row(int(peer), int(address), self._size)[:] = first
+            wrong = np.argwhere(is_used & ((address < 0) | (address > end)))
+            if len(wrong):
+                at = tuple(wrong[0].tolist())
+                raise MemoryFaultError(
+                    f"rank {int(self.ranks[at[0]])}, queue {name}: bytes {int(address[at]):#x}.."
+                    f"{int(address[at]) + self._size:#x} are outside of the memory of a rank"
+                )
 
 
 def reduce_parts(

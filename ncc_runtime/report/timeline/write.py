@@ -19,6 +19,8 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.whole_file import check_target, replacing
 from ncc_runtime.progress import phase
 from ncc_runtime.report.timeline import link_use, tracks
+from ncc_runtime.report.timeline import marks as marks_of
+from ncc_runtime.report.timeline.marks import Mark
 from ncc_runtime.report.timeline.tracks import Content, Samples, TimelineBatch
 
 SUFFIXES = (".pftrace", ".json", ".pftrace.gz", ".json.gz")
@@ -36,8 +38,9 @@ def write_timeline(
     path: str,
     trace: Trace,
     ranks: np.ndarray | None = None,
+    marks: Sequence[Mark] = (),
 ) -> None:
-    """Write the events of some ranks (bool by rank; None: all)."""
+    """Write the events of some ranks (bool by rank; None: all), and marks beside them."""
     check_target(path, SUFFIXES)
     with (
         replacing(path) as file,
@@ -45,7 +48,7 @@ def write_timeline(
         phase("timeline", "events", trace.count(ranks)) as now,
     ):
         writer = _writer(path, stream)
-        for content in contents(trace, ranks):
+        for content in contents(trace, ranks, marks):
             writer.write(content)
             if isinstance(content, TimelineBatch):
                 now.done += content.events
@@ -68,12 +71,15 @@ def mask_of_ranks(executable: Executable, ranks: Sequence[int] | None) -> np.nda
     return np.isin(np.arange(simulated), ranks)
 
 
-def contents(trace: Trace, ranks: np.ndarray | None) -> Iterator[Content]:
+def contents(
+    trace: Trace, ranks: np.ndarray | None, marks: Sequence[Mark] = ()
+) -> Iterator[Content]:
     """The content of a timeline."""
     if ranks is None:
         ranks = np.ones(trace.executable.representatives, bool)
     yield from tracks.batches(trace, ranks)
     yield from link_use.contents(trace, ranks)
+    yield from marks_of.contents(marks, trace.executable.ranks + 1)
 
 
 @contextlib.contextmanager

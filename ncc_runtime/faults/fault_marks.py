@@ -1,0 +1,63 @@
+"""Faults and stalled rows as intervals of a timeline."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ncc_runtime.execution.scheduler import Stuck
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.faults.blame import Disturbing
+from ncc_runtime.faults.touched import OrderedTrace
+from ncc_runtime.report.row_texts import row_texts
+from ncc_runtime.report.timeline.marks import Mark
+
+MOST_STALLED = 64
+"""Stalled rows that a timeline shows, those that waited longest."""
+
+
+def fault_marks(
+    trace: Trace, faults: Sequence[Disturbing], stalled: Sequence[Stuck] = ()
+) -> list[Mark]:
+    """A track for each fault, with when it was there; and one for each row that never ran.
+
+    A stalled row is shown from the end of the last one of its queue.
+    """
+    ordered = OrderedTrace(trace)
+    marks = [
+        Mark(fault.name, fault.name, low, high)
+        for fault in faults
+        for low, high in _intervals(ordered, fault)
+    ]
+    executable = trace.executable
+    waits: list[tuple[int, Stuck]] = []
+    for one in stalled:
+        events = ordered.of(one.queue, one.rank)
+        waits.append((int(trace.end_ps[events[-1]]) if len(events) else 0, one))
+    for since_ps, one in sorted(waits, key=lambda wait: wait[0])[:MOST_STALLED]:
+        text = row_texts(executable, one.queue).name[one.row]
+        name = f"{executable.queues[one.queue].name} of rank {one.rank}"
+        marks.append(Mark(f"stalled {name}", f"stalled: {text}", since_ps, trace.time_ps))
+    return marks
+
+
+def _intervals(ordered: OrderedTrace, fault: Disturbing) -> Iterator[tuple[int, int]]:
+    """When a fault was there, until the end of the run at most; those that overlap are one."""
+    trace, disturbance = ordered.trace, fault.disturbance
+    found = [(one.start_ps, one.end_ps) for one in disturbance.queues]
+    found += [(one.start_ps, one.end_ps) for one in disturbance.parts]
+    found += [(0, ps) for ps in disturbance.late_start_ps.values()]
+    found += [(flip.at_ps, flip.at_ps + 1) for flip in disturbance.memory]
+    for spoilt in disturbance.transfers:
+        nth = slice(spoilt.nth, spoilt.nth + 1)
+        events = ordered.of(spoilt.queue, spoilt.rank)[nth]
+        found += [
+            (int(trace.start_ps[event]), int(trace.end_ps[event]) + spoilt.late_ps)
+            for event in events.tolist()
+        ]
+    low, high = np.array(sorted(set(found)), np.int64).reshape(-1, 2).T
+    reach = np.maximum.accumulate(high)
+    first = np.flatnonzero(np.append(True, low[1:] > reach[:-1])[: len(low)])
+    last = np.append(first[1:], len(low))[: len(first)] - 1
+    for begin, end in zip(low[first].tolist(), reach[last].tolist(), strict=True):
+        if begin < trace.time_ps:
+            yield begin, min(end, trace.time_ps)
