@@ -167,6 +167,8 @@ def _check(executable: Executable, parts: Parts, disturbance: Disturbance) -> No
     for part_speed in disturbance.parts:
         if not 0 <= part_speed.part < parts.count:
             raise ValueError(f"there is no part {part_speed.part}")
-    for each in (*disturbance.queues, *disturbance.transfers):
-        if not 0 <= each.queue < len(executable.queues) or not 0 <= each.rank < executable.ranks:
-            raise ValueError(f"there is no queue {each.queue} of rank {each.rank}")
+    named = [(each.queue, each.rank) for each in disturbance.queues]
+    named += [(each.queue, each.rank) for each in disturbance.transfers]
+    for queue, rank in named:
+        if not 0 <= queue < len(executable.queues) or not 0 <= rank < executable.ranks:
+            raise ValueError(f"there is no queue {queue} of rank {rank}")
