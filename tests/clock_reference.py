@@ -175,7 +175,7 @@ class Reference:
         self.at(begin, join)
 
     def left_over(self) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
-        """(queue, rank, row) of those that wait for ever; with a time of those that were stopped."""
+        """(queue, rank, row) of what waits for ever; with a time, of what was stopped."""
         flows = {flow.process: flow.stands_since for flow in self.network.flows}
         stuck, halted = set[tuple[int, ...]](), set[tuple[int, ...]]()
         for queue in self._queues:
@@ -249,7 +249,7 @@ class Speeds:
 
         Without a percentage only standing still makes it longer.
         """
-        left = Fraction(amount)
+        left, stands_since = Fraction(amount), NEVER
         while left > 0:
             later = next((one for one in self.times if one > time), NEVER)
             speed = self.of_queue(*process, time)
@@ -258,8 +258,9 @@ class Speeds:
                 rate = Fraction(min(1, speed))
             if rate and time + math.ceil(left / rate) <= later:
                 return time + math.ceil(left / rate), True
+            stands_since = NEVER if rate else min(stands_since, time)
             if later == NEVER:
-                return time, False
+                return stands_since, False
             left -= rate * (later - time)
             time = later
         return time, True
