@@ -5,6 +5,7 @@
 
 import enum
 import math
+from decimal import Decimal
 
 import attrs
 
@@ -158,12 +159,12 @@ def draws_text(draws: Draws, *, is_time: bool) -> str:
     """`lognormal(1, 0.3)`, `exponential(20us)`."""
 
     def number(value: float) -> str:
-        return time_text(round(value)) if is_time else repr(value).removesuffix(".0")
+        return time_text(round(value)) if is_time else plain_text(Decimal(repr(value)))
 
     floor = 0.0 if is_time else 1.0
     if draws.law is Law.EXPONENTIAL and draws.first == floor:
         return f"{draws.law}({number(draws.second)})"
-    second = repr(draws.second).removesuffix(".0")
+    second = plain_text(Decimal(repr(draws.second)))
     if draws.law not in (Law.LOGNORMAL, Law.PARETO):
         second = number(draws.second)
     return f"{draws.law}({number(draws.first)}, {second})"
@@ -181,10 +182,16 @@ def time_text(time_ps: int) -> str:
 
 
 def percent_text(share: float) -> str:
-    """`50%`, `0.1%`."""
-    return f"{share * 100:.12g}%"
+    """`50%`, `0.1%`: all digits that the share has."""
+    return f"{plain_text(Decimal(repr(share)) * 100)}%"
 
 
 def rate_text(bytes_per_s: int) -> str:
     """`64GB/s`: exact."""
-    return f"{bytes_per_s / 10**9:.12g}GB/s"
+    return f"{plain_text(Decimal(bytes_per_s) / 10**9)}GB/s"
+
+
+def plain_text(number: Decimal) -> str:
+    """All digits of a number, without an exponent."""
+    digits = f"{number:f}"
+    return digits.rstrip("0").rstrip(".") if "." in digits else digits

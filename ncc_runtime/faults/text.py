@@ -8,6 +8,7 @@ import difflib
 import functools
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +51,17 @@ what: "rank" RANKS "slow" slowness -> rank_slow
 state: "down" -> down
     | "slow" "to" (PERCENT | RATE) -> slow_to
     | "flaps" TIME "of" "every" TIME -> flaps
-slowness: "to" PERCENT -> slow_to | "by" draws -> slow_by
+slowness: "to" PERCENT -> slow_to | "by" draws -> slow_by | "by" PERCENT -> slow_by_percent
 fate: "lost" -> lost | "doubled" -> doubled | "late" "by" draws -> late_by
 draws: (NUMBER | TIME | COUNT) -> number
     | LAW "(" (NUMBER | TIME | COUNT) ["," (NUMBER | TIME | COUNT)] ")" -> law
 
 TIME.4: /\d+(\.\d+)?\s?(ps|ns|us|ms|s)\b/
-PERCENT.4: /\d+(\.\d+)?(e-?\d+)?\s?%/
+PERCENT.4: /\d+(\.\d+)?\s?%/
 RATE.4: /\d+(\.\d+)?\s?[MGT]B\/s/
 RANKS.3: /\*|\d+-\d+|\d+(?![\w.])/
-COUNT.2: /\d+(?![\w.])/
-NUMBER.1: /\d+(\.\d+)?(e-?\d+)?(?![\w.])/
+COUNT.2: /\d+(?![\w.%])/
+NUMBER.1: /\d+(\.\d+)?(?![\w.%])/
 LAW.3: /(uniform|exponential|normal|lognormal|pareto)\b/
 NAME: /[A-Za-z_%$][^\s,:()]*/
 %ignore /\s+/
@@ -198,7 +199,7 @@ def _count(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    return float(text.rstrip("% ")) / 100
+    return float(Decimal(text.rstrip("% ")) / 100)
 
 
 def _speed(text: str) -> int:
@@ -249,6 +250,9 @@ def _quantity(text: str, *, is_time: bool) -> float:
 def _slowness(tree: "lark.Tree[lark.Token]") -> dict[str, Any]:
     if tree.data == "slow_to":
         return {"speed": _speed(str(tree.children[0]))}
+    if tree.data == "slow_by_percent":
+        percent = str(tree.children[0])
+        raise _WrongError(f"say slow to {percent} of its speed, or slow by 2: twice as long")
     drawn = _draws(tree.children[0], is_time=False)  # type: ignore[arg-type]
     if isinstance(drawn, Draws):
         return {"draws": drawn}
