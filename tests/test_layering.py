@@ -176,6 +176,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.options",
         *TABLES,
     },
+    "ncc_compiler.passes.partial_all_reduce": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        "ncc_compiler.passes.manager",
+        "ncc_compiler.passes.rebuild",
+        "ncc_compiler.codegen.leaves",  # which outputs an array reaches
+        *TABLES,
+    },
     # what an operation costs and where it runs decides what hides behind it
     "ncc_compiler.overlap": {
         "ncc_compiler.diagnostics",

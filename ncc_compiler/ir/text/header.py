@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Attribute, Module
+from ncc_compiler.ir.graph import Attribute, Module, Raw
 from ncc_compiler.ir.text.literals import COMMENT
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_HEADERS,
@@ -189,6 +189,14 @@ class _HeaderCheck:
 
 
 _REMEDY = "correct the entry, or leave it out: nothing depends on it"
+
+
+def aliases(module: Module) -> Iterator[tuple[Index, int, Index]]:
+    """What `input_output_alias` pairs: an array of the result, a parameter, an array of it."""
+    value = module.attributes.get(_ALIASES)
+    if isinstance(value, Raw):
+        for match in _ALIAS.finditer(_blank(value.text)):
+            yield _index(match[1]), int(match[2]), _index(match[3])
 
 
 def _signature(row: tree.Attribute) -> tuple[tree.TypeText, tree.TypeText] | None:
