@@ -203,6 +203,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.pipelines": {
         "ncc_compiler.options",
         "ncc_compiler.passes",
+        "ncc_compiler.passes.partial_all_reduce",
         "ncc_compiler.overlap",
     },
     "ncc_compiler.codegen": {
