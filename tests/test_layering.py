@@ -109,6 +109,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
     "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
+    "ncc_runtime.step_inputs": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.array_files",
+        "ncc_runtime.inputs",
+    },
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
@@ -158,6 +164,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
+    "ncc_runtime.jobs": {"ncc_runtime"},
     "ncc_runtime.commands": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.entry": {"ncc_runtime"},

@@ -11,6 +11,7 @@ An instruction's origin is its graph node, the line of the user's own code, and 
 of the scopes that its frameworks named.
 """
 
+import itertools
 import math
 import operator
 import re
@@ -20,9 +21,11 @@ from pathlib import PurePath
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.leaves import leaves
+from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.text.build import source_frame
+from ncc_compiler.ir.text.header import aliases
+from ncc_compiler.ir.types import TupleType, Type
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.neff.program import ArrayInfo, Origin, Program, Sharding
 
@@ -65,6 +68,32 @@ def parameters_of(
             parameters.append(ArrayInfo(array_name, number))
     is_any_known = any(parameter != ArrayInfo() for parameter in parameters)
     return tuple(parameters) if is_any_known else (), tuple(shardings)
+
+
+def aliases_of(module: Module, entry: Computation) -> tuple[tuple[int, int], ...]:
+    """The pairs of `input_output_alias`, as numbers of outputs and inputs, in order.
+
+    XLA pairs whatever is equally large; what has two types is no state that goes on, and left out.
+    """
+    kinds = [entry.nodes[position].type for position in entry.parameters()]
+    starts = list(itertools.accumulate((len(leaves(kind)) for kind in kinds), initial=0))
+    result = entry.nodes[entry.root].type
+    pairs = []
+    for output, parameter, index in aliases(module):
+        target, source = _array_at(result, output), _array_at(kinds[parameter], index)
+        if leaves(result)[target] == leaves(kinds[parameter])[source]:
+            pairs.append((target, starts[parameter] + source))
+    return tuple(sorted(pairs))
+
+
+def _array_at(kind: Type, index: Sequence[int]) -> int:
+    """Which of the arrays of a type is at an index."""
+    first = 0
+    for position in index:
+        first += element_span(kind, position).start
+        assert isinstance(kind, TupleType), kind
+        kind = kind.elements[position]
+    return first
 
 
 def described(

@@ -1,7 +1,8 @@
 """The attributes behind `HloModule name`: read, checked against the entry computation, and kept.
 
-ranks.py reads the counts of ranks. The other attributes change nothing here: they say which buffers
-may share memory and which layouts the host sees. But a header that contradicts the program belongs
+ranks.py reads the counts of ranks. `input_output_alias` says which results a next step takes as
+inputs. The other attributes change nothing here: they say which buffers may share memory and which
+layouts the host sees. But a header that contradicts the program belongs
 to another program, and is refused, as XLA's verifier does.
 """
 
