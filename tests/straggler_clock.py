@@ -1,0 +1,66 @@
+"""A clock for stragglers only: engines of constant speed, ranks that launch late.
+
+It sets up the clock's own tables, so that tests of what is built on times under disturbances do not
+depend on how disturbances are played.
+"""
+
+import numpy as np
+
+from ncc_runtime.execution.clock import clock
+from ncc_runtime.execution.clock.event_log import EventLog, trace_of
+from ncc_runtime.execution.clock.instances import unreduced
+from ncc_runtime.execution.clock.programs import ProgramTables
+from ncc_runtime.execution.clock.tables import DONE, INCREMENTS_FULL, LOG_FULL, empty
+from ncc_runtime.execution.control_flow import PlannedDecisions
+from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance, QueueSpeed
+from ncc_runtime.execution.trace import Trace
+from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.timing import TimingModel
+
+
+class StragglerClock:
+    """The times of a program whose ranks differ in the speed of their engines and their launch."""
+
+    def __init__(self, executable: Executable) -> None:
+        self._executable = executable
+        self._model = TimingModel.from_topology(executable.topology)
+        self._parts = Parts(executable.routes, self._model, executable.ranks)
+        self.launch_ps = clock.launch_ps(executable, self._model)
+
+    def run(self, disturbance: Disturbance) -> Trace:
+        executable = self._executable
+        instances, log = unreduced(executable), EventLog(1 << 24)
+        tables = ProgramTables(executable, self._parts, instances)
+        program = tables.program(PlannedDecisions(executable, {}), {})
+        ranks = instances.ranks
+        machine = clock.machine_of(executable, self._model, program, ranks)
+        for speed in disturbance.queues:
+            percent = max(1, speed.speed * 100 // FULL_SPEED)
+            machine.process["percent"][speed.queue * ranks + speed.rank] = percent
+        for rank, late_ps in disturbance.late_start_ps.items():
+            machine.process["free"][rank::ranks] += late_ps
+        machine = machine._replace(event=log.first_table(program.events + 1))
+        while (why := clock._go_on(machine)) != DONE:
+            if why == LOG_FULL:
+                machine = log.room(machine)
+            elif why == INCREMENTS_FULL:
+                more = empty("increment", max(64, len(machine.increment)))
+                machine = machine._replace(increment=np.concatenate((machine.increment, more)))
+        log.close(machine)
+        return trace_of(executable, machine, instances, log)
+
+
+def slowed(executable: Executable, factors: np.ndarray) -> Disturbance:
+    """The engines of each rank take so many times as long."""
+    engines = [k for k, queue in enumerate(executable.queues) if isinstance(queue, EngineQueue)]
+    speeds = [
+        QueueSpeed(queue, rank, int(FULL_SPEED / factor))
+        for rank, factor in enumerate(factors.tolist())
+        for queue in engines
+    ]
+    return Disturbance(queues=tuple(speeds))
+
+
+def launched_late(late_ps: np.ndarray) -> Disturbance:
+    return Disturbance(late_start_ps=dict(enumerate(late_ps.astype(np.int64).tolist())))
