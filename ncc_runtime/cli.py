@@ -17,6 +17,7 @@ from ncc_runtime.commands.diff import diff
 from ncc_runtime.commands.explain import explain
 from ncc_runtime.commands.list import list_command
 from ncc_runtime.commands.run import run
+from ncc_runtime.commands.stale import stale
 from ncc_runtime.commands.topology import topology
 from ncc_runtime.commands.verify import verify
 
@@ -34,7 +35,7 @@ def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
 
 
-for _command in (run, list_command, verify, explain, diff, bench, calibrate, topology):
+for _command in (run, list_command, verify, explain, diff, bench, stale, calibrate, topology):
     cli.add_command(_command)
 
 

@@ -106,6 +106,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },
+    "ncc_runtime.faults": {
+        PROGRESS,
+        ERRORS,
+        NEFF,
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering",
+        "ncc_runtime.lowering.executable",
+        MACHINE,
+    },
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
     "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
@@ -244,7 +253,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
-    "matplotlib": "ncc_runtime.report.sweep_plot",
+    "matplotlib": "ncc_runtime.report.sweep_plot ncc_runtime.jobs.stale_plot",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 

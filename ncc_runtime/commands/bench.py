@@ -38,7 +38,8 @@ RUNS_FOR_STATISTICS = 20
 """Runs of `--stats` without -n; assumed: the default of nccl-tests."""
 
 
-def _plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that a plot can go to."""
     if path is not None and not path.endswith((".svg", ".png")):
         raise click.BadParameter(f"{path!r} does not end in .svg or .png")
     return path
@@ -126,7 +127,7 @@ algorithm_option = click.option(
     "--plot",
     type=click.Path(),
     metavar="F.svg|F.png",
-    callback=_plot_file,
+    callback=plot_file,
     help="Draw time and bus bandwidth over size.",
 )
 @click.option(

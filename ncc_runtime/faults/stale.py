@@ -149,7 +149,6 @@ class PartialSteps:
             )
         self._executable, self._timed = executable, timed
         self._first, self._bound, self._launch_ps = first, bound, launch_ps
-        self._is_partial = np.array(partial_placeholders(program))
         self._engines = frozenset(
             number
             for number, queue in enumerate(executable.queues)
@@ -169,8 +168,9 @@ class PartialSteps:
         is_known = synchronous is not None and not self._offset_ps.any()
         trace = synchronous if is_known else self._timed(own)
         assert trace is not None
-        arrivals = _arrivals(trace, self._is_partial)
-        ready_ps, last_ps, update_ps = (column[self.workers].max(axis=1) for column in arrivals)
+        ready_ps, last_ps, update_ps = (
+            column[self.workers].max(axis=1) for column in arrivals(trace)
+        )
         free_at_ps = self._launch_ps + self._offset_ps
         decided_ps = int(np.sort(ready_ps)[self._first - 1])
         if self._bound == 0:
@@ -237,12 +237,13 @@ class PartialSteps:
 _NONE = -1
 
 
-def _arrivals(trace: Trace, is_partial: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def arrivals(trace: Trace) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By rank: its first and last trigger of a partial all-reduce, and how long it updates.
 
     It updates from the completion of its last partial all-reduce to its own end.
     """
     ranks = trace.executable.ranks
+    is_partial = np.array(partial_placeholders(trace.executable.program))
     first_ps = np.full(ranks, np.iinfo(np.int64).max)
     last_ps, complete_ps, end_ps = (np.zeros(ranks, np.int64) for _ in range(3))
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):

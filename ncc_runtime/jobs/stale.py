@@ -11,9 +11,16 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.disturbance import Disturbance
+from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.faults.stale import PartialStep, PartialSteps, partial_inputs, workers_of
+from ncc_runtime.faults.stale import (
+    PartialStep,
+    PartialSteps,
+    arrivals,
+    partial_inputs,
+    workers_of,
+)
+from ncc_runtime.faults.stragglers import Straggler, expected_kth_worker
 from ncc_runtime.inputs import numbered, seeded
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
@@ -61,7 +68,8 @@ class StaleRun:
 
     late: str  # "drop" or "next"
     workers: np.ndarray  # (workers, ranks of one)
-    undisturbed_ps: int
+    undisturbed: Trace
+    launch_ps: int
     synchronous: Training
     partial: tuple[Training, ...]
     loss_name: str  # of the output; empty where there is none
@@ -115,11 +123,34 @@ def trained(
     return StaleRun(
         late=own.late,
         workers=workers,
-        undisturbed_ps=timed(Disturbance()).time_ps,
+        undisturbed=timed(NOTHING),
+        launch_ps=launch_ps,
         synchronous=trainings[len(workers)],
         partial=tuple(trainings[first] for first in firsts),
         loss_name="" if words is None or words.loss is None else words.loss_name,
     )
+
+
+def closed_forms_us(run: StaleRun, faults: Sequence[Straggler]) -> dict[int, float]:
+    """The expected time of a step by how many contributions it takes, from the k-th of n draws.
+
+    For one fault of all ranks: the undisturbed step, longer by what is expected of the k-th worker
+    to be there. Work before the first partial all-reduce is what a slow rank takes longer for.
+    Workers that are late into the next step are not in it. Empty for other faults.
+    """
+    if len(faults) != 1 or faults[0].ranks is not None:
+        return {}
+    (fault,), (workers, size) = faults, run.workers.shape
+    first_ps = arrivals(run.undisturbed)[0]
+    work_ps = 1 if fault.is_late else int(first_ps.max()) - run.launch_ps
+    return {
+        training.first: (
+            run.undisturbed.time_ps
+            + work_ps * (expected_kth_worker(fault, training.first, workers, size) - fault.floor)
+        )
+        / 1e6
+        for training in (run.synchronous, *run.partial)
+    }
 
 
 class _Words:

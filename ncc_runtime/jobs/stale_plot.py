@@ -24,7 +24,7 @@ def plotted(report: StaleReport, file_name: str) -> bytes:
         if report.closed_form_us:
             expected = sorted(report.closed_form_us.items())
             time.plot(*zip(*expected, strict=True), linestyle="--", label="closed form, mean")
-        undisturbed_us = report.run.undisturbed_ps / 1e6
+        undisturbed_us = report.run.undisturbed.time_ps / 1e6
         time.axhline(undisturbed_us, color="grey", linestyle=":", label="undisturbed")
         time.set_xlabel("contributions that a step waits for")
         time.set_ylabel("time of a step (us)")

@@ -92,7 +92,7 @@ class StaleReport:
             "faults_of_steps": list(self.faults),
             "seed": self.seed,
             "bound": self.bound,
-            "undisturbed_us": run.undisturbed_ps / _PS_PER_US,
+            "undisturbed_us": run.undisturbed.time_ps / _PS_PER_US,
             "loss_name": run.loss_name,
             "target_loss": self.target,
             "trainings": [
@@ -110,14 +110,14 @@ class StaleReport:
         count, size = run.workers.shape
         fate = "dropped" if run.late == "drop" else "added in the next step"
         if self.bound is not None:
-            fate += f", at most {self.bound} steps late"
+            fate += f", at most {self.bound} step{'s' * (self.bound != 1)} late"
         lines = [
             f"{self.model}: {self.place}",
             f"{count} workers of {size} rank{'s' * (size != 1)}; late gradients are {fate}",
             f"{len(run.synchronous.steps)} steps, seeds {self.seed} and up: "
             + ("; ".join(self.faults) or "nothing goes wrong"),
             *_table(self._columns(rows)),
-            f"undisturbed, all wait for all: {run.undisturbed_ps / _PS_PER_US:.3f} us",
+            f"undisturbed, all wait for all: {run.undisturbed.time_ps / _PS_PER_US:.3f} us",
         ]
         lines += [line for row in rows[1:] for line in _late_line(row, run)]
         return "\n".join(lines)

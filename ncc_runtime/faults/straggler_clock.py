@@ -1,7 +1,6 @@
-"""A clock for stragglers only: engines of constant speed, ranks that launch late.
+"""A clock for stragglers: engines that are slow for a whole run, ranks that launch late.
 
-It sets up the clock's own tables, so that tests of what is built on times under disturbances do not
-depend on how disturbances are played.
+It sets these in the state that the clock begins with, and then runs the clock as it is.
 """
 
 import numpy as np
@@ -12,9 +11,9 @@ from ncc_runtime.execution.clock.instances import unreduced
 from ncc_runtime.execution.clock.programs import ProgramTables
 from ncc_runtime.execution.clock.tables import DONE, INCREMENTS_FULL, LOG_FULL, empty
 from ncc_runtime.execution.control_flow import PlannedDecisions
-from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance, QueueSpeed
+from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 
@@ -29,6 +28,7 @@ class StragglerClock:
         self.launch_ps = clock.launch_ps(executable, self._model)
 
     def run(self, disturbance: Disturbance) -> Trace:
+        """The times of all ranks; speeds of engines count in whole percent, 1 at least."""
         executable = self._executable
         instances, log = unreduced(executable), EventLog(1 << 24)
         tables = ProgramTables(executable, self._parts, instances)
@@ -49,18 +49,3 @@ class StragglerClock:
                 machine = machine._replace(increment=np.concatenate((machine.increment, more)))
         log.close(machine)
         return trace_of(executable, machine, instances, log)
-
-
-def slowed(executable: Executable, factors: np.ndarray) -> Disturbance:
-    """The engines of each rank take so many times as long."""
-    engines = [k for k, queue in enumerate(executable.queues) if isinstance(queue, EngineQueue)]
-    speeds = [
-        QueueSpeed(queue, rank, int(FULL_SPEED / factor))
-        for rank, factor in enumerate(factors.tolist())
-        for queue in engines
-    ]
-    return Disturbance(queues=tuple(speeds))
-
-
-def launched_late(late_ps: np.ndarray) -> Disturbance:
-    return Disturbance(late_start_ps=dict(enumerate(late_ps.astype(np.int64).tolist())))
