@@ -152,7 +152,7 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
     how far the state ends from that of synchronous steps.
     """
     from ncc_runtime import array_files
-    from ncc_runtime.faults.straggler_clock import StragglerClock
+    from ncc_runtime.faults.stale import StepClock
     from ncc_runtime.faults.stragglers import disturbance_of
     from ncc_runtime.jobs.stale import closed_forms_us, trained
     from ncc_runtime.jobs.stale_plot import plotted
@@ -174,7 +174,7 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
     faults = _stragglers(words["faults"])
     model = loaded(program, place)
     executable, seed, steps = model.executable, words["seed"], words["steps"]
-    clock = StragglerClock(executable)
+    clock = StepClock(executable)
     options = RunOptions(
         values=not words["no_values"],
         threads=words["threads"],

@@ -37,9 +37,12 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.execution.clock.clock import Clock, launch_ps
+from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.partial import BEGINS, CARRIED, PARTIAL, TAKES_PART
 
@@ -124,8 +127,29 @@ class PartialStep:
     decided_ps: int  # when the last that it waits for is there, from the launch
 
 
+class StepClock:
+    """The clock for steps that end."""
+
+    def __init__(self, executable: Executable) -> None:
+        """ControlError for a program whose loops follow values."""
+        self._clock = Clock(executable, PlannedDecisions(executable, {}))
+        self.launch_ps = launch_ps(executable, TimingModel.from_topology(executable.topology))
+
+    def run(self, disturbance: Disturbance) -> Trace:
+        """The times of all ranks; InputError where the disturbance keeps the step from its end."""
+        run = self._clock.run(disturbance)
+        if run.is_complete:
+            return run.trace
+        first = run.halted[0] if run.halted else run.stuck[0]
+        name = self._clock.executable.queues[first.queue].name
+        raise InputError(
+            f"under these faults a step never ends, on rank {first.rank} {name} stands still; not "
+            "waiting helps against ranks that are late, not against what is dead or down for ever"
+        )
+
+
 Timed = Callable[[Disturbance], Trace]
-"""The times of a step under a disturbance, of all ranks; LoweringError where it stalls."""
+"""The times of a step under a disturbance, of all ranks."""
 
 
 class PartialSteps:
@@ -136,7 +160,7 @@ class PartialSteps:
     """
 
     def __init__(
-        self, executable: Executable, timed: Timed, first: int, bound: int | None, launch_ps: int
+        self, executable: Executable, timed: Timed, first: int, bound: int | None, launched_ps: int
     ) -> None:
         program = executable.program
         self._late = partial_inputs(program).late
@@ -148,7 +172,7 @@ class PartialSteps:
                 "a bound is for gradients that are added in a later step; this program drops them"
             )
         self._executable, self._timed = executable, timed
-        self._first, self._bound, self._launch_ps = first, bound, launch_ps
+        self._first, self._bound, self._launch_ps = first, bound, launched_ps
         self._engines = frozenset(
             number
             for number, queue in enumerate(executable.queues)

@@ -11,8 +11,7 @@ import ncc_runtime
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.disturbance import FULL_SPEED, NOTHING, Disturbance, QueueSpeed
-from ncc_runtime.faults.stale import PartialStep, PartialSteps, workers_of
-from ncc_runtime.faults.straggler_clock import StragglerClock
+from ncc_runtime.faults.stale import PartialStep, PartialSteps, StepClock, workers_of
 from ncc_runtime.jobs.stale import trained
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.runtime import Model
@@ -48,12 +47,12 @@ def fit(late: str) -> Model:
 
 
 @functools.cache
-def training_step(late: str) -> tuple[Model, StragglerClock]:
+def training_step(late: str) -> tuple[Model, StepClock]:
     """Sixteen replicas whose work takes about as long as their collectives."""
     options = CompileOptions(partial_all_reduce=late)
     neff = ncc_compiler.compile_file("ir_examples/backup_workers.ir", options)
     model = ncc_runtime.load(neff, "trn2")
-    return model, StragglerClock(model.executable)
+    return model, StepClock(model.executable)
 
 
 def slowed(executable: Executable, factors: np.ndarray) -> Disturbance:
@@ -81,7 +80,7 @@ def draws(count: int, seed: int = 0, mean_us: float = 60.0) -> list[Disturbance]
     return [launched_late(generator.exponential(mean_us, 16) * US) for _ in range(count)]
 
 
-def test_the_straggler_clock_is_the_clock_where_nothing_is_late() -> None:
+def test_an_undisturbed_step_is_a_run() -> None:
     model, clock = training_step("drop")
     assert clock.run(NOTHING).time_ps / US == model.run(seed=0, values=False).time_us
 
@@ -180,7 +179,7 @@ def test_ranks_of_a_divided_model_are_late_together() -> None:
     neff = ncc_compiler.compile_text(MLP.read_text(encoding="utf-8"), options)
     model = ncc_runtime.load(neff, "trn2")
     assert workers_of(model.executable.program).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    clock = StragglerClock(model.executable)
+    clock = StepClock(model.executable)
     steps = PartialSteps(model.executable, clock.run, 1, None, clock.launch_ps)
     step = steps.step(launched_late(np.where(np.arange(8) == 6, 500 * US, 0)))
     assert step.takes_part.tolist() == [True, False]
@@ -212,7 +211,7 @@ def reference(
 
 @pytest.mark.parametrize("late", ["drop", "next"])
 def test_trainings_compute_what_the_papers_describe(late: str) -> None:
-    model, clock = fit(late), StragglerClock(fit(late).executable)
+    model, clock = fit(late), StepClock(fit(late).executable)
     draw = np.random.default_rng(1)
     x, y = draw.integers(-2, 3, (4, 3, 5)), draw.integers(-4, 5, (4, 3))
     inputs = {"arg0": np.zeros(5, np.float32), "arg1": np.float32(x), "arg2": np.float32(y)}
@@ -247,7 +246,7 @@ def test_synchronous_training_has_the_bits_of_the_plain_program() -> None:
     ]
     expected = [run.outputs[0][0] for run in plain.run_steps(6, inputs, clock=False)]
     for late in ("drop", "next"):
-        model, clock = fit(late), StragglerClock(fit(late).executable)
+        model, clock = fit(late), StepClock(fit(late).executable)
         run = trained(model, clock.run, [NOTHING] * 6, [3], clock.launch_ps, inputs=inputs)
         assert list(run.synchronous.losses) == expected
         assert run.partial[0].losses == run.synchronous.losses  # all are there at the same time
@@ -281,7 +280,7 @@ def test_what_does_not_fit_is_refused(
 
 def test_a_program_without_partial_all_reduces_is_refused() -> None:
     model = ncc_runtime.load(ncc_compiler.compile_text(LEAST_SQUARES), "trn2")
-    clock = StragglerClock(model.executable)
+    clock = StepClock(model.executable)
     with pytest.raises(InputError, match="has no partial all-reduces: compile it with nccc"):
         PartialSteps(model.executable, clock.run, 3, None, clock.launch_ps)
 
