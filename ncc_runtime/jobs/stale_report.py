@@ -142,7 +142,7 @@ class StaleReport:
             columns["late"] = [f"{row.late:.1%}" for row in rows]
         columns["lost"] = [f"{row.lost:.1%}" for row in rows]
         if any(row.loss is not None for row in rows):
-            columns["last loss"] = [_or_dash(row.loss, ".6g") for row in rows]
+            columns["last loss"] = [_or_dash(row.loss, ".4g") for row in rows]
         if self.target is not None:
             columns[f"us to {self.target:.4g}"] = [_or_dash(row.to_loss_us, ".3f") for row in rows]
         if any(row.distance is not None for row in rows):
