@@ -174,7 +174,6 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
     faults = _stragglers(words["faults"])
     model = loaded(program, place)
     executable, seed, steps = model.executable, words["seed"], words["steps"]
-    clock = StepClock(executable)
     options = RunOptions(
         values=not words["no_values"],
         threads=words["threads"],
@@ -188,10 +187,9 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         )
         run = trained(
             model,
-            clock.run,
+            StepClock(executable),
             [disturbance_of(executable, faults, seed + step) for step in range(steps)],
             words["firsts"],
-            clock.launch_ps,
             bound=words["bound"],
             loss=words["loss"],
             feed=None if words["feed"] is None else dict(pairs_in(words["feed"])),

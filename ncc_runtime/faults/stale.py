@@ -31,8 +31,6 @@ Ben-Nun et al., "Taming Unbalanced Training Workloads in Deep Learning with Part
 Operations", PPoPP 2020.
 """
 
-from collections.abc import Callable
-
 import attrs
 import numpy as np
 
@@ -45,6 +43,7 @@ from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.partial import BEGINS, CARRIED, PARTIAL, TAKES_PART
+from ncc_runtime.neff.stages import stages_of
 
 COMPILE_IT = "compile it with nccc compile --partial-all-reduce drop, or next"
 
@@ -64,7 +63,9 @@ class PartialInputs:
 
 
 def partial_inputs(program: Program) -> PartialInputs:
-    """InputError for a program that has no partial all-reduces."""
+    """InputError for several programs, or one that has no partial all-reduces."""
+    if len(stages_of(program)) > 1:
+        raise InputError("steps that take the first gradients are of one program, not of several")
     names = [program.parameter(number).name for number in range(len(program.inputs))]
     if TAKES_PART not in names or not any(partial_placeholders(program)):
         raise InputError(f"{program.name} has no partial all-reduces: {COMPILE_IT}")
@@ -131,7 +132,7 @@ class StepClock:
     """The clock for steps that end."""
 
     def __init__(self, executable: Executable) -> None:
-        """ControlError for a program whose loops follow values."""
+        """ControlError, when it runs, for a program whose loops follow values."""
         self._clock = Clock(executable, PlannedDecisions(executable, {}))
         self.launch_ps = launch_ps(executable, TimingModel.from_topology(executable.topology))
 
@@ -148,10 +149,6 @@ class StepClock:
         )
 
 
-Timed = Callable[[Disturbance], Trace]
-"""The times of a step under a disturbance, of all ranks."""
-
-
 class PartialSteps:
     """Steps of one program that take the first contributions; workers are late from step to step.
 
@@ -160,7 +157,7 @@ class PartialSteps:
     """
 
     def __init__(
-        self, executable: Executable, timed: Timed, first: int, bound: int | None, launched_ps: int
+        self, executable: Executable, clock: StepClock, first: int, bound: int | None
     ) -> None:
         program = executable.program
         self._late = partial_inputs(program).late
@@ -171,8 +168,8 @@ class PartialSteps:
             raise InputError(
                 "a bound is for gradients that are added in a later step; this program drops them"
             )
-        self._executable, self._timed = executable, timed
-        self._first, self._bound, self._launch_ps = first, bound, launched_ps
+        self._executable, self._clock = executable, clock
+        self._first, self._bound = first, bound
         self._engines = frozenset(
             number
             for number, queue in enumerate(executable.queues)
@@ -190,12 +187,12 @@ class PartialSteps:
         """
         own = self._started_late(disturbance, self._offset_ps)
         is_known = synchronous is not None and not self._offset_ps.any()
-        trace = synchronous if is_known else self._timed(own)
+        trace = synchronous if is_known else self._clock.run(own)
         assert trace is not None
         ready_ps, last_ps, update_ps = (
             column[self.workers].max(axis=1) for column in arrivals(trace)
         )
-        free_at_ps = self._launch_ps + self._offset_ps
+        free_at_ps = self._clock.launch_ps + self._offset_ps
         decided_ps = int(np.sort(ready_ps)[self._first - 1])
         if self._bound == 0:
             decided_ps = int(ready_ps.max())
@@ -204,7 +201,7 @@ class PartialSteps:
             decided_ps = max(decided_ps, int(free_at_ps[due].max(initial=0)))
         takes_part, begins = ready_ps <= decided_ps, free_at_ps <= decided_ps
         if not takes_part.all():
-            trace = self._timed(self._without_late(own, takes_part, ready_ps, decided_ps))
+            trace = self._clock.run(self._without_late(own, takes_part, ready_ps, decided_ps))
         is_waited_for = np.zeros(self._executable.ranks, bool)
         is_waited_for[self.workers[takes_part]] = True
         time_ps = int(trace.end_ps[is_waited_for[trace.rank]].max())

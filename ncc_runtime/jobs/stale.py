@@ -4,7 +4,7 @@ Times come first: the clock decides who takes part in each step (`faults/stale.p
 disturbances that are drawn anew for each. Then the steps are computed with that.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -16,6 +16,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.stale import (
     PartialStep,
     PartialSteps,
+    StepClock,
     arrivals,
     partial_inputs,
     workers_of,
@@ -77,10 +78,9 @@ class StaleRun:
 
 def trained(
     model: "Model",
-    timed: Callable[[Disturbance], Trace],
+    clock: StepClock,
     disturbances: Sequence[Disturbance],
     firsts: Sequence[int],
-    launch_ps: int,
     *,
     bound: int | None = None,
     loss: str | None = None,
@@ -93,7 +93,7 @@ def trained(
 ) -> StaleRun:
     """One training for each of `firsts`, and the synchronous one; a step for each disturbance.
 
-    `timed` and `launch_ps` are of the clock. `loss` names the output that is the loss, by default
+    `loss` names the output that is the loss, by default
     the first single float that feeds no input. The rest is as for `Model.run_steps`; what is
     carried from step to step is fed back in any case. With `values` off there are no losses.
     InputError for a program without partial all-reduces, or words that do not fit it.
@@ -102,13 +102,13 @@ def trained(
     program = executable.program
     own, workers = partial_inputs(program), workers_of(program)
     runs = {
-        first: PartialSteps(executable, timed, first, bound, launch_ps)
+        first: PartialSteps(executable, clock, first, bound)
         for first in dict.fromkeys((len(workers), *firsts))
     }
     words = _Words(program, feed, loss, batches or {}, draw) if options.values else None
     taken: dict[int, list[PartialStep]] = {first: [] for first in runs}
     for disturbance in progressing(disturbances, "times", "steps"):
-        synchronous = timed(disturbance)
+        synchronous = clock.run(disturbance)
         for first, run in runs.items():
             taken[first].append(run.step(disturbance, synchronous))
     trainings = {first: Training(first, tuple(steps)) for first, steps in taken.items()}
@@ -123,8 +123,8 @@ def trained(
     return StaleRun(
         late=own.late,
         workers=workers,
-        undisturbed=timed(NOTHING),
-        launch_ps=launch_ps,
+        undisturbed=clock.run(NOTHING),
+        launch_ps=clock.launch_ps,
         synchronous=trainings[len(workers)],
         partial=tuple(trainings[first] for first in firsts),
         loss_name="" if words is None or words.loss is None else words.loss_name,
@@ -236,6 +236,7 @@ class _Words:
             batches=batches,
             draw=self._draw,
             seed=seed,
+            outputs_at=None if self.loss is not None else {count - 1},
             options=attrs.evolve(options, clock=False),
         )
         losses, state = [], list[np.ndarray]()

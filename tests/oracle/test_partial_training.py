@@ -63,10 +63,9 @@ def test_a_step_of_jax_trains_on_the_first_gradients(late, level, data):
     late_ps = draw.exponential(100e6, (STEPS, REPLICAS)).astype(np.int64).tolist()
     run = trained(
         model,
-        clock.run,
+        clock,
         [Disturbance(late_start_ps=dict(enumerate(each))) for each in late_ps],
         [7, 5],
-        clock.launch_ps,
         inputs=[down, up, inputs, targets],
     )
     assert run.synchronous.losses[-1] < 0.4 * run.synchronous.losses[0]
