@@ -37,9 +37,8 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 
 @click.command(
     epilog=examples(
-        'nccrt stale step.neff --topology trn2 --first 62,60 --fault "rank * late by '
-        'exponential(20us)"',
-        "nccrt stale step.neff --on trn2 --first 7 --bound 2 --steps 100 --loss loss --json",
+        'nccrt stale backup.neff --first 15 --draw arg2 --fault "rank * late by exponential(20us)"',
+        "nccrt stale backup.neff --on trn2 --first 15,12 --bound 2 --steps 50 --no-values",
     )
 )
 @program_argument
