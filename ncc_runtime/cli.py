@@ -15,6 +15,7 @@ from ncc_runtime.commands.bench import bench
 from ncc_runtime.commands.calibrate import calibrate
 from ncc_runtime.commands.diff import diff
 from ncc_runtime.commands.explain import explain
+from ncc_runtime.commands.goodput import goodput
 from ncc_runtime.commands.list import list_command
 from ncc_runtime.commands.run import run
 from ncc_runtime.commands.stale import stale
@@ -35,7 +36,18 @@ def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
 
 
-for _command in (run, list_command, verify, explain, diff, bench, stale, calibrate, topology):
+for _command in (
+    run,
+    list_command,
+    verify,
+    explain,
+    diff,
+    bench,
+    stale,
+    calibrate,
+    goodput,
+    topology,
+):
     cli.add_command(_command)
 
 

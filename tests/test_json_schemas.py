@@ -101,6 +101,9 @@ SUCCESSES = [
     ("nccrt-run", "{0}/mlp.neff --no-values --placement spread"),
     ("nccrt-run", "{0}/loop.neff"),
     ("nccrt-run", "{0}/mlp.neff --down c0-c1 --policy best"),
+    ("nccrt-run", "{0}/mlp.neff --seed 0 --steps 4 --feed out1=arg0 --draw arg2"),
+    ("nccrt-run", "{0}/mlp.neff --no-values --steps 4 --feed out1=arg0 --checkpoint-every 2"),
+    ("nccrt-goodput", "--step-time 1s --checkpoint-time 9s --mtbf 9h --runs 99 --every 9,99999"),
     ("nccrt-list", "{0}/mlp.neff --queue cc0"),
     ("nccrt-list", "{0}/mlp.neff --rank all --down c0-c1"),
     ("nccrt-verify", "{0}/mlp.neff"),
@@ -133,9 +136,21 @@ def test_results_are_what_the_schema_says(
     assert code == DONE, found["errors"]
 
 
+@pytest.mark.parametrize("way", ["spare", "stop"])
+def test_jobs_are_what_the_schema_says(
+    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = [str(folder / "mlp.neff"), "--steps", "4", "--feed", "out1=arg0", "--seed", "0"]
+    fault = ["--on-fault", way, "--fail", "rank 1 at step 2"]
+    code, found = answered("nccrt-run", [*job, *fault], capsys)
+    assert code == (DONE if way == "spare" else REFUSED)
+    assert (found["job"]["stopped"] is None) is (code == DONE)
+
+
 REFUSED_ARGUMENTS = {
     "nccc-compile": ["no_such.ir"],
     "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
+    "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
     "nccrt-stale": ["no_such.neff", "--first", "1"],
 }

@@ -137,7 +137,39 @@ def described(
 
     inputs = all_of(parameters, program.parameter, program.inputs)
     outputs = all_of(results, program.result, program.outputs)
-    return attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
+    program = attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
+    is_told = not program.aliases and len(parameters) == len(program.inputs)
+    return attrs.evolve(program, aliases=_donated(program, parameters)) if is_told else program
+
+
+def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[int, int], ...]:
+    """The pairs of an output and the input that gives it its memory, as a front end knows them.
+
+    XLA's partitioner drops them from the text. Donors are taken in order by the first outputs that
+    lie on the ranks as they do, as JAX pairs them (`_set_up_aliases` of its lowering).
+    """
+
+    def kind(tensor: int, info: ArrayInfo) -> tuple[str, int | None]:
+        return program.tensors[tensor].type_text, info.sharding
+
+    inputs = [kind(tensor, program.parameter(k)) for k, tensor in enumerate(program.inputs)]
+    outputs = [kind(tensor, program.result(k)) for k, tensor in enumerate(program.outputs)]
+    pairs = {
+        array.output: number
+        for number, array in enumerate(parameters)
+        if array.output is not None
+        and array.output < len(outputs)
+        and outputs[array.output][0] == inputs[number][0]
+    }
+    for number, array in enumerate(parameters):
+        free = (k for k, one in enumerate(outputs) if k not in pairs and one == inputs[number])
+        if (
+            array.is_donated
+            and number not in pairs.values()
+            and (found := next(free, None)) is not None
+        ):
+            pairs[found] = number
+    return tuple(sorted(pairs.items()))
 
 
 def _is_everywhere(text: str, program: Program) -> bool:

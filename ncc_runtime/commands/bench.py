@@ -19,6 +19,7 @@ from ncc_runtime.commands.options import (
     json_word,
     place_of,
     place_options,
+    plot_file,
     size,
 )
 from ncc_runtime.errors import LoweringError, Notice
@@ -36,13 +37,6 @@ DEFAULT_BYTES = 32 << 20
 
 RUNS_FOR_STATISTICS = 20
 """Runs of `--stats` without -n; assumed: the default of nccl-tests."""
-
-
-def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-    """A file that a plot can go to."""
-    if path is not None and not path.endswith((".svg", ".png")):
-        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
-    return path
 
 
 algorithm_option = click.option(

@@ -15,7 +15,7 @@ from ncc_runtime.options import Policy, plans_apart
 
 if TYPE_CHECKING:
     from ncc_runtime.neff.program import Program
-    from ncc_runtime.placement import PlaceOptions
+    from ncc_runtime.placement import Placement, PlaceOptions
     from ncc_runtime.runtime import Model
     from ncc_runtime.topology.fault_names import NamedFault
 
@@ -315,6 +315,13 @@ def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str |
     return path
 
 
+def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that a picture can go to."""
+    if path is not None and not path.endswith((".svg", ".png")):
+        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
+    return path
+
+
 def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
     """Ranks such as 0-3,8."""
     if text is None:
@@ -340,8 +347,17 @@ def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = Fals
     return filled(program_of_words(program), place, where, times_only=times_only)
 
 
+def filled_on(program: "Program", placement: "Placement", place: PlaceWords) -> "Model":
+    """A program filled on a placement that is known, by the other options."""
+    return filled(program, place, placement)
+
+
 def filled(
-    program: "Program", place: PlaceWords, where: "PlaceOptions", *, times_only: bool = False
+    program: "Program",
+    place: PlaceWords,
+    where: "PlaceOptions | Placement",
+    *,
+    times_only: bool = False,
 ) -> "Model":
     """A program, placed and filled."""
     from ncc_runtime.options import LoadOptions

@@ -21,6 +21,14 @@ from ncc_runtime.commands.options import (
     trace_file,
     trip_counts,
 )
+from ncc_runtime.commands.steps import (
+    StepWords,
+    give_job,
+    job_json,
+    job_text,
+    run_job,
+    step_options,
+)
 from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
 
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.execution.trace import Trace
+    from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
 
 
@@ -106,8 +115,11 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10**15),
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
+@step_options
 @replying
-def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
+def run(
+    reply: Reply, program: Sequence[str], place: PlaceWords, steps: StepWords, **words: Any
+) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
     from ncc_runtime.options import RunOptions
@@ -125,13 +137,14 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
-    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
+    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
     times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
+    times_only = times_only and steps.steps is None
     model = loaded(program, place, times_only=times_only)
     chosen = None if timeline is None else timeline.chosen(model.executable)
     options = RunOptions(
@@ -149,19 +162,35 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
+    job: JobResult | None = None
     with inputs as given:
-        result = model.run(given, seed=seed, options=options)
+        if steps.steps is None:
+            result = model.run(given, seed=seed, options=options)
+        else:
+            job = run_job(steps, model, place, given, seed, options, reply)
+            if job.last is None:
+                give_job(reply, job)
+                return
+            result = job.last
     if words["outputs"]:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:
+        if result.executable is not model.executable:  # a job that went on elsewhere
+            chosen = timeline.chosen(result.executable)
         timeline.write(result.trace, chosen)
-    facts = (model.executable, result, options, time.perf_counter() - started)
-    reply.give(
-        fields=lambda: summary.as_json(*facts, model.verdicts, words["tokens"]),
-        text=lambda: summary.as_text(
+    facts = (result.executable, result, options, time.perf_counter() - started)
+
+    def fields() -> dict[str, Any]:
+        found = summary.as_json(*facts, result.verdicts, words["tokens"])
+        return found if job is None else {**found, **job_json(job)}
+
+    def text() -> str:
+        shown = summary.as_text(
             *facts, RowOrder(words["sort"]), each=words["each"], tokens=words["tokens"]
-        ),
-    )
+        )
+        return shown if job is None else f"{shown}\n{job_text(job)}"
+
+    reply.give(fields=fields, text=text)
     reply.warn(model.warnings)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ncc_runtime.command_line import Reply, examples, replying
-from ncc_runtime.commands.bench import plot_file
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
     files_of,
     loaded,
     place_options,
+    plot_file,
     program_argument,
     size,
 )

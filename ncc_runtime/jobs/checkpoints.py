@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ class Restored:
 
     step: int  # how many steps were done: the number of the next one
     state: State
+    program: Program  # whose state it is
 
 
 def state_bytes(program: Program, feed: Feed) -> np.ndarray:
@@ -95,12 +96,21 @@ def state_bytes(program: Program, feed: Feed) -> np.ndarray:
 class CheckpointFolder:
     """The checkpoints of one job in a directory; only one process at a time holds it open."""
 
-    def __init__(self, path: str, program: Program, identity: JobIdentity, keep: int = 2) -> None:
+    def __init__(
+        self,
+        path: str,
+        programs: Sequence[Program],
+        seed: int | None,
+        feed: Feed,
+        keep: int = 2,
+    ) -> None:
+        """`programs` are those that the job may run: its own, and those for fewer ranks."""
         self.path = Path(path)
         self.notices: list[Notice] = []  # about checkpoints that were passed over
-        self._program = program
-        self._identity = identity
+        self._jobs = [(JobIdentity.of(program, seed, feed), program) for program in programs]
+        self._feed = feed
         self._keep = keep
+        self._whole: set[int] = set()  # steps of those that this process has read or written
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["CheckpointFolder"]:
@@ -148,12 +158,17 @@ class CheckpointFolder:
             except _DamagedError as error:
                 self._pass_over(folder, error)
                 continue
-            if difference := self._identity.difference(manifest):
-                raise InputError(f"{folder}: {difference}; give another directory")
+            differences = [identity.difference(manifest) for identity, _ in self._jobs]
+            if "" not in differences:
+                raise InputError(f"{folder}: {differences[0]}; give another directory")
+            program = self._jobs[differences.index("")][1]
             try:
-                return Restored(step, self._state(folder, manifest))
+                state = self._state(folder, manifest, program)
             except _DamagedError as error:
                 self._pass_over(folder, error)
+                continue
+            self._whole.add(step)
+            return Restored(step, state, program)
         if steps:
             raise InputError(
                 f"{self.path}: none of the {len(steps)} checkpoints is whole "
@@ -161,26 +176,28 @@ class CheckpointFolder:
             )
         return None
 
-    def write(self, step: int, state: State) -> int:
-        """Write the state after so many steps, then remove what is too old; gives its bytes.
+    def write(self, step: int, state: State, program: Program) -> None:
+        """Write the state of a program after so many steps, then remove what is too old.
 
         OSError, with the name of the file, if it cannot be written; older checkpoints stay then.
         """
         folder = self._folder(step)
+        identity = next(identity for identity, own in self._jobs if own is program)
+        self._prune(step - 1)  # what an earlier run kept, or a dead one left, makes room
         self._remove(folder)  # of a run that went back and comes here again, or of a dead one
         folder.mkdir(exist_ok=True)
         files = []
         try:
-            for rank in range(self._program.ranks):
+            for rank in range(program.ranks):
                 path = folder / f"rank-{rank:05d}.safetensors"
-                data = safetensors_bytes(str(path), self._arrays_of(rank, state))
+                data = safetensors_bytes(str(path), _arrays_of(program, rank, state))
                 write_whole(path, data)
                 digest = hashlib.sha256(data).hexdigest()
                 files.append({"name": path.name, "bytes": len(data), "sha256": digest})
             fields = {
                 "format": FORMAT,
                 "step": step,
-                **attrs.asdict(self._identity),
+                **attrs.asdict(identity),
                 "files": files,
             }
             manifest = {**fields, "sha256": _digest(fields)}
@@ -190,12 +207,19 @@ class CheckpointFolder:
             with contextlib.suppress(OSError):
                 self._remove(folder)
             raise
-        # those after it are of a run that went back to before them, or damaged
+        self._whole.add(step)
+        self._prune(step)
+
+    def _prune(self, step: int) -> None:
+        """Remove all but the newest up to a step, if one is among these that is known to be whole.
+
+        Those after the step are of a run that went back to before them, or damaged.
+        """
         kept = [other for other in self.steps() if other <= step][: self._keep]
-        for other, path in self._folders():
-            if other not in kept:
-                self._remove(path)
-        return sum(int(str(file["bytes"])) for file in files)
+        if self._whole.intersection(kept):
+            for other, path in self._folders():
+                if other not in kept:
+                    self._remove(path)
 
     def _folder(self, step: int) -> Path:
         return self.path / f"step-{step:08d}"
@@ -210,7 +234,7 @@ class CheckpointFolder:
 
     def _pass_over(self, folder: Path, error: "_DamagedError") -> None:
         message = f"{folder}: damaged: {error}; an older one is taken"
-        self.notices.append(Notice("checkpoint-damaged", message, "docs/faults.md"))
+        self.notices.append(Notice("checkpoint-damaged", message, "docs/faults.md#going-on"))
 
     def _manifest(self, folder: Path, step: int) -> dict[str, Any]:
         try:
@@ -233,10 +257,10 @@ class CheckpointFolder:
             raise _DamagedError(f"{MANIFEST} has other fields than a checkpoint")
         return manifest
 
-    def _state(self, folder: Path, manifest: Mapping[str, Any]) -> State:
+    def _state(self, folder: Path, manifest: Mapping[str, Any], program: Program) -> State:
         """The arrays of all ranks, once every file has the size and hash that the manifest says."""
-        program, columns = self._program, dict[int, list[np.ndarray]]()
-        inputs = sorted({number for _, number in self._identity.feed})
+        columns = dict[int, list[np.ndarray]]()
+        inputs = sorted({number for _, number in self._feed})
         ranks = {number: set(ranks_of(program, number).tolist()) for number in inputs}
         for rank, said in enumerate(manifest["files"]):
             path = folder / f"rank-{rank:05d}.safetensors"
@@ -262,17 +286,6 @@ class CheckpointFolder:
                 raise _DamagedError(f"{path.name}: {error}") from error
         return {number: np.stack(arrays) for number, arrays in columns.items()}
 
-    def _arrays_of(self, rank: int, state: State) -> dict[str, np.ndarray]:
-        arrays = {}
-        for number, array in state.items():
-            (row,) = np.nonzero(ranks_of(self._program, number) == rank)
-            if len(row):
-                own = np.ascontiguousarray(array[int(row[0])])
-                # what the format has no name for goes in as bytes
-                is_known = own.dtype in SAFETENSORS_TYPES
-                arrays[f"arg{number}"] = own if is_known else own.reshape(-1).view(np.uint8)
-        return arrays
-
     def _remove(self, folder: Path) -> None:
         """Remove a checkpoint; first the manifest, so that at no moment a part of it counts."""
         if not folder.is_dir():
@@ -284,6 +297,19 @@ class CheckpointFolder:
                 file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody keeps another file there
             folder.rmdir()
+
+
+def _arrays_of(program: Program, rank: int, state: State) -> dict[str, np.ndarray]:
+    """The arrays of a rank, as its file has them."""
+    arrays = {}
+    for number, array in state.items():
+        (row,) = np.nonzero(ranks_of(program, number) == rank)
+        if len(row):
+            own = np.ascontiguousarray(array[int(row[0])])
+            # what the format has no name for goes in as bytes
+            is_known = own.dtype in SAFETENSORS_TYPES
+            arrays[f"arg{number}"] = own if is_known else own.reshape(-1).view(np.uint8)
+    return arrays
 
 
 class _DamagedError(NccError):

@@ -2,11 +2,14 @@
 
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.report.sweep import SweepRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png")
 
@@ -22,19 +25,14 @@ def plotted(rows: Sequence[SweepRow], heading: str, file_name: str) -> bytes:
 
     A line for each algorithm, or one of what was chosen at each size, and measured times as dots.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     by_algorithm: dict[str, list[SweepRow]] = {}
     for row in rows:
         by_algorithm.setdefault(row.forced or "predicted", []).append(row)
     measured: Mapping[int, SweepRow] = {
         row.size_bytes: row for row in rows if row.measured_us is not None
     }
-    # ids of an SVG are random without a salt, and letters as paths depend on no viewer's fonts
-    settings: dict[str, Any] = {"svg.hashsalt": "nccrt", "svg.fonttype": "path"}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings}):
-        figure = Figure(figsize=(10, 4.5), layout="constrained")
+
+    def draw(figure: "Figure") -> None:
         time, bandwidth = figure.subplots(1, 2)
         for name, own in by_algorithm.items():
             x = [row.size_bytes for row in own]
@@ -59,6 +57,23 @@ def plotted(rows: Sequence[SweepRow], heading: str, file_name: str) -> bytes:
             axes.grid(visible=True, which="major", alpha=0.3)
             axes.legend()
         figure.suptitle(heading, fontsize=10)
+
+    return picture(draw, file_name, (10, 4.5))
+
+
+def picture(draw: Callable[["Figure"], None], file_name: str, size: tuple[float, float]) -> bytes:
+    """What is drawn on a figure of so many inches, SVG or PNG by the file's name.
+
+    Equal drawings give equal bytes.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # ids of an SVG are random without a salt, and letters as paths depend on no viewer's fonts
+    settings: dict[str, Any] = {"svg.hashsalt": "nccrt", "svg.fonttype": "path"}
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings}):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
         out = io.BytesIO()
         is_svg = file_name.endswith(".svg")
         # without a date, which would differ every time

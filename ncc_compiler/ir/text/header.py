@@ -189,7 +189,7 @@ class _HeaderCheck:
         return None
 
 
-_REMEDY = "correct the entry, or leave it out: nothing depends on it"
+_REMEDY = "correct the entry, or leave it out: only runs of many steps depend on it"
 
 
 def aliases(module: Module) -> Iterator[tuple[Index, int, Index]]:
