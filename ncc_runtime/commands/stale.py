@@ -20,7 +20,7 @@ from ncc_runtime.commands.options import (
 from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
-    from ncc_runtime.faults.stragglers import Straggler
+    from ncc_runtime.faults.fault import Fault
 
 
 def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
@@ -151,8 +151,8 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
     how far the state ends from that of synchronous steps.
     """
     from ncc_runtime import array_files
+    from ncc_runtime.faults.resolve import joined, resolved
     from ncc_runtime.faults.stale import StepClock
-    from ncc_runtime.faults.stragglers import disturbance_of
     from ncc_runtime.jobs.stale import closed_forms_us, trained
     from ncc_runtime.jobs.stale_plot import plotted
     from ncc_runtime.jobs.stale_report import StaleReport
@@ -170,9 +170,10 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         for name in ("loss", "target", "draw", "batches"):
             if words[name] not in (None, ()):
                 raise click.UsageError(f"--no-values leaves nothing to do for --{name}")
-    faults = _stragglers(words["faults"])
+    faults = _faults(words["faults"])
     model = loaded(program, place)
     executable, seed, steps = model.executable, words["seed"], words["steps"]
+    clock = StepClock(executable)
     options = RunOptions(
         values=not words["no_values"],
         threads=words["threads"],
@@ -186,8 +187,8 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         )
         run = trained(
             model,
-            StepClock(executable),
-            [disturbance_of(executable, faults, seed + step) for step in range(steps)],
+            clock,
+            [joined(resolved(clock.clock, faults, seed + step)) for step in range(steps)],
             words["firsts"],
             bound=words["bound"],
             loss=words["loss"],
@@ -204,7 +205,7 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         model=executable.program.name,
         where={**placement.as_json(), "policy": executable.policy},
         place=f"{executable.ranks} ranks on {placement.where}; policy {executable.policy}",
-        faults=tuple(fault.text for fault in faults),
+        faults=tuple(map(str, faults)),
         seed=seed,
         bound=words["bound"],
         run=run,
@@ -217,10 +218,10 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
     reply.warn(model.warnings)
 
 
-def _stragglers(texts: Sequence[str]) -> "tuple[Straggler, ...]":
-    from ncc_runtime.faults.stragglers import straggler
+def _faults(texts: Sequence[str]) -> "tuple[Fault, ...]":
+    from ncc_runtime.faults.text import parse
 
     try:
-        return tuple(straggler(text) for text in texts)
+        return tuple(parse(text) for text in texts)
     except InputError as error:
         raise click.UsageError(f"--fault: {error}") from error

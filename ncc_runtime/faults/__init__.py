@@ -1,1 +1,1 @@
-"""What goes wrong during a run, what it does, and how it is noticed."""
+"""Faults while a program runs: as data, in time and values, noticed, and gone on after."""

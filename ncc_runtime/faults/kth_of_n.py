@@ -39,3 +39,15 @@ def expected_kth(exceeded: Callable[[np.ndarray], np.ndarray], k: int, n: int) -
     weight = step * np.pi * np.cosh(t) * p * (grown / (1 + grown))
     share = np.clip(betaincinv(n - k + 1, k, p), np.finfo(float).tiny, 1 - 2.0**-53)
     return float(np.sum(weight * exceeded(share)))
+
+
+def expected_kth_of_groups(
+    exceeded: Callable[[np.ndarray], np.ndarray], k: int, groups: int, members: int
+) -> float:
+    """The same where each of n is the largest of several draws, as a group of ranks that waits."""
+
+    def exceeded_by_largest(share: np.ndarray) -> np.ndarray:
+        # the largest of m is within a value with the m-th power of one's probability
+        return exceeded(-np.expm1(np.log1p(-share) / members))
+
+    return expected_kth(exceeded_by_largest, k, groups)

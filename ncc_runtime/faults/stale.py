@@ -133,16 +133,16 @@ class StepClock:
 
     def __init__(self, executable: Executable) -> None:
         """ControlError, when it runs, for a program whose loops follow values."""
-        self._clock = Clock(executable, PlannedDecisions(executable, {}))
+        self.clock = Clock(executable, PlannedDecisions(executable, {}))
         self.launch_ps = launch_ps(executable, TimingModel.from_topology(executable.topology))
 
     def run(self, disturbance: Disturbance) -> Trace:
         """The times of all ranks; InputError where the disturbance keeps the step from its end."""
-        run = self._clock.run(disturbance)
+        run = self.clock.run(disturbance)
         if run.is_complete:
             return run.trace
         first = run.halted[0] if run.halted else run.stuck[0]
-        name = self._clock.executable.queues[first.queue].name
+        name = self.clock.executable.queues[first.queue].name
         raise InputError(
             f"under these faults a step never ends, on rank {first.rank} {name} stands still; not "
             "waiting helps against ranks that are late, not against what is dead or down for ever"

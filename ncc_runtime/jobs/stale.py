@@ -13,6 +13,9 @@ import numpy as np
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.faults.fault import Fault, Kind, When
+from ncc_runtime.faults.kth_of_n import expected_kth_of_groups
+from ncc_runtime.faults.laws import Law
 from ncc_runtime.faults.stale import (
     PartialStep,
     PartialSteps,
@@ -21,7 +24,6 @@ from ncc_runtime.faults.stale import (
     partial_inputs,
     workers_of,
 )
-from ncc_runtime.faults.stragglers import Straggler, expected_kth_worker
 from ncc_runtime.inputs import numbered, seeded
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
@@ -131,25 +133,32 @@ def trained(
     )
 
 
-def closed_forms_us(run: StaleRun, faults: Sequence[Straggler]) -> dict[int, float]:
+def closed_forms_us(run: StaleRun, faults: Sequence[Fault]) -> dict[int, float]:
     """The expected time of a step by how many contributions it takes, from the k-th of n draws.
 
-    For one fault of all ranks: the undisturbed step, longer by what is expected of the k-th worker
-    to be there. Work before the first partial all-reduce is what a slow rank takes longer for.
-    Workers that are late into the next step are not in it. Empty for other faults.
+    For one fault that is drawn for all ranks: the undisturbed step, longer by what is expected of
+    the k-th worker to be there. Work before the first partial all-reduce is what a slow rank takes
+    longer for. Workers that are late into the next step are not in it. Empty for other faults, and
+    where the draws have no mean.
     """
-    if len(faults) != 1 or faults[0].ranks is not None:
+    (fault,) = faults if len(faults) == 1 else (None,)
+    if fault is None or fault.draws is None or fault.place != "*" or fault.when != When():
         return {}
-    (fault,), (workers, size) = faults, run.workers.shape
-    first_ps = arrivals(run.undisturbed)[0]
-    work_ps = 1 if fault.is_late else int(first_ps.max()) - run.launch_ps
-    return {
-        training.first: (
-            run.undisturbed.time_ps
-            + work_ps * (expected_kth_worker(fault, training.first, workers, size) - fault.floor)
-        )
-        / 1e6
+    is_late = fault.kind is Kind.RANK_LATE
+    if not is_late and fault.kind is not Kind.RANK_SLOW:
+        return {}
+    if fault.draws.law is Law.PARETO and fault.draws.second <= 1:
+        return {}
+    workers, size = run.workers.shape
+    work_ps = 1 if is_late else int(arrivals(run.undisturbed)[0].max()) - run.launch_ps
+    usual = 0.0 if is_late else 1.0
+    expected = {
+        training.first: expected_kth_of_groups(fault.draws.exceeded, training.first, workers, size)
         for training in (run.synchronous, *run.partial)
+    }
+    return {
+        first: (run.undisturbed.time_ps + work_ps * (draw - usual)) / 1e6
+        for first, draw in expected.items()
     }
 
 

