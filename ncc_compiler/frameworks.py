@@ -61,7 +61,7 @@ def from_jax(
     )
     options = options or CompileOptions()
     neff = compile_model(_text_of_jax(program, options.ranks), options, program.name)
-    return attrs.evolve(neff, signature=program.signature)
+    return _callable(neff, program.signature, options)
 
 
 def from_torch(
@@ -98,7 +98,14 @@ def from_torch(
 
     program = torch_program(function, args, kwargs, ranks)
     neff = compile_model(program.model, options, program.name)
-    return attrs.evolve(neff, signature=program.signature)
+    return _callable(neff, program.signature, options)
+
+
+def _callable(neff: Neff, signature: Any, options: CompileOptions | None) -> Neff:
+    """The program with the trees of its function, unless it has other inputs than that."""
+    if options is not None and options.partial_all_reduce is not None:
+        return neff
+    return attrs.evolve(neff, signature=signature)
 
 
 def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:

@@ -19,6 +19,7 @@ from ncc_runtime.commands.faults import faults
 from ncc_runtime.commands.goodput import goodput
 from ncc_runtime.commands.list import list_command
 from ncc_runtime.commands.run import run
+from ncc_runtime.commands.stale import stale
 from ncc_runtime.commands.topology import topology
 from ncc_runtime.commands.verify import verify
 
@@ -36,7 +37,7 @@ def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
 
 
-_RUNS = (run, list_command, verify, explain, diff, faults, goodput)
+_RUNS = (run, list_command, verify, explain, diff, faults, stale, goodput)
 for _command in (*_RUNS, bench, calibrate, topology):
     cli.add_command(_command)
 

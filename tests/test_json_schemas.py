@@ -14,6 +14,7 @@ from referencing import Registry, Resource
 import ncc_compiler
 import ncc_compiler.cli
 import ncc_runtime.cli
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
 from tests.runtime.test_calibration import SENDRECV
 
@@ -74,6 +75,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs and files for commands."""
     made = tmp_path_factory.mktemp("json")
     ncc_compiler.compile_file(HLO).save(made / "mlp.neff")
+    partial = CompileOptions(partial_all_reduce="next")
+    ncc_compiler.compile_file(ROOT / "ir_examples/backup_workers.ir", partial).save(
+        made / "partial.neff"
+    )
     (made / "loop.ir").write_text(LOOP)
     ncc_compiler.compile_text(LOOP).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
@@ -112,6 +117,8 @@ SUCCESSES = [
     ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --algorithm ring,mesh --stats -n 2"),
     ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --slow c0-c1=50% --policy best"),
     ("nccrt-bench", "sendrecv -r 2 -b 4KB --topology trn2.3xlarge --compare {0}/rows.json"),
+    ("nccrt-stale", "{0}/partial.neff --first 12,8 --steps 2 --draw arg2"),
+    ("nccrt-stale", "{0}/partial.neff --first 12 --steps 1 --no-values --bound 1"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -145,6 +152,7 @@ REFUSED_ARGUMENTS = {
     "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
     "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
+    "nccrt-stale": ["no_such.neff", "--first", "1"],
 }
 COMMANDS = sorted(name for name in SCHEMAS if name.startswith(("nccc-", "nccrt-")))
 

@@ -12,7 +12,7 @@ from ncc_runtime.faults import blame_report
 from ncc_runtime.faults.blame import Blame, blame, leave_one_out
 from ncc_runtime.faults.fault import Fault
 from ncc_runtime.faults.flight_recorder import FlightRecord, flight_record
-from ncc_runtime.faults.outcome import Effect, Laboratory, Outcome, OutputDifference
+from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
 from ncc_runtime.faults.watchdog import (
     Detection,
@@ -42,7 +42,7 @@ class FaultReport:
     faults: tuple[ResolvedFault, ...]
     seed: int
     undisturbed_ps: int
-    outcome: Outcome
+    outcome: FaultOutcome
     blame: Blame | None = None
     record: FlightRecord | None = None
     reports: tuple[StatusReport, ...] = ()
@@ -189,7 +189,7 @@ def reported(
     else:
         timed = clock.run(disturbance, in_memory=MOST_EVENTS)
         effect = Effect.HARMLESS if timed.is_complete else Effect.STALL
-        outcome = Outcome(effect, is_proved=False, timed=timed)
+        outcome = FaultOutcome(effect, is_proved=False, timed=timed)
     undisturbed_ps = laboratory.trace.time_ps
     if outcome.timed is None:
         return FaultReport(found, seed, undisturbed_ps, outcome, has_values=values)

@@ -10,7 +10,8 @@ import pytest
 from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.blame import NOBODY
-from ncc_runtime.faults.order_statistics import Draws, Law, expected_maximum
+from ncc_runtime.faults.laws import Draws, Law
+from ncc_runtime.faults.order_statistics import expected_maximum
 from ncc_runtime.faults.seeds import SeededRun, SeededRuns, as_json, lines, plotted, run_seeds
 from tests.faults.straggling import data_parallel_step, last_trigger_us, late_by, slowed_by, timer
 from tests.faults.test_blame import allowed
