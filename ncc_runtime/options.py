@@ -2,14 +2,11 @@
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import attrs
 
 from ncc_runtime.errors import InputError
-
-if TYPE_CHECKING:
-    from ncc_runtime.faults.fault import Fault
 
 
 class Policy(enum.StrEnum):
@@ -50,7 +47,7 @@ class RunOptions:
     )
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)
     verify: bool = True
-    faults: Sequence["str | Fault"] = ()
+    faults: Sequence[Any] = ()  # texts, or `Fault`s of ncc_runtime.faults.fault
     fault_seed: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     exec_timeout_s: float | None = None
 
