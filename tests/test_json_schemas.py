@@ -141,7 +141,7 @@ def test_jobs_are_what_the_schema_says(
     way: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = [str(folder / "mlp.neff"), "--steps", "4", "--feed", "out1=arg0", "--seed", "0"]
-    fault = ["--on-fault", way, "--fail", "rank 1 at step 2"]
+    fault = ["--on-fault", way, "--fail", "at step 2: rank 1 dead"]
     code, found = answered("nccrt-run", [*job, *fault], capsys)
     assert code == (DONE if way == "spare" else REFUSED)
     assert (found["job"]["stopped"] is None) is (code == DONE)

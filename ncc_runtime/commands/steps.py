@@ -112,7 +112,8 @@ def step_options(command: Callable[..., None]) -> Callable[..., None]:
         "--fail",
         metavar="FAULT",
         multiple=True,
-        help="What dies for good: 'rank 3 at step 7' or 'link c0-c1 at step 9'; once for each.",
+        help="What dies for good: 'at step 7: rank 3 dead' or 'at step 9: link c0-c1 down'; "
+        "once for each.",
     )
     @click.option(
         "--on-fault",

@@ -312,7 +312,7 @@ def _arrays_of(program: Program, rank: int, state: State) -> dict[str, np.ndarra
     return arrays
 
 
-class _DamagedError(NccError):
+class _DamagedError(Exception):
     """Why a checkpoint is not whole."""
 
 

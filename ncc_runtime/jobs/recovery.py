@@ -47,10 +47,10 @@ class JobFault:
 
     @classmethod
     def of_text(cls, text: str) -> "JobFault":
-        """`rank 3 at step 7` or `link c0-c1 at step 9`; InputError for another form."""
+        """`at step 7: rank 3 dead` or `at step 9: link c0-c1 down`; InputError for another form."""
         match = _FAULT.fullmatch(" ".join(text.split()))
         if match is None:
-            form = "'rank 3 at step 7' or 'link c0-c1 at step 9'"
+            form = "'at step 7: rank 3 dead' or 'at step 9: link c0-c1 down'"
             raise InputError(f"{text!r} is not of the form {form}; steps count from 0")
         step = int(match["step"])
         if match["rank"] is not None:
@@ -70,7 +70,8 @@ class JobFault:
 
 
 _FAULT = re.compile(
-    r"(?:rank (?P<rank>\d{1,6})|link (?P<link>\S{1,40})) at step (?P<step>\d{1,12})", re.ASCII
+    r"at step (?P<step>\d{1,12}): (?:rank (?P<rank>\d{1,6}) dead|link (?P<link>\S{1,40}) down)",
+    re.ASCII,
 )
 
 

@@ -56,7 +56,7 @@ def outputs(result: JobResult) -> list[bytes]:
 
 def test_a_spare_takes_the_place_of_a_dead_rank_with_the_same_bits() -> None:
     undisturbed = job(JobOptions(12))
-    result = job(JobOptions(12, 4, faults("rank 2 at step 7", "rank 2 at step 9")))
+    result = job(JobOptions(12, 4, faults("at step 7: rank 2 dead", "at step 9: rank 2 dead")))
     assert outputs(result) == outputs(undisturbed)
     assert [recovery.how for recovery in result.recoveries] == ["spare", "spare"]
     assert all(recovery.is_same_arithmetic for recovery in result.recoveries)
@@ -73,10 +73,10 @@ def test_where_the_arithmetic_is_said_to_be_the_same_bits_are(algorithm: str, ln
     undisturbed = job(JobOptions(6), algorithm=algorithm, lnc=lnc)
     said = []
     for fault in (
-        "rank 0 at step 3",
-        "rank 2 at step 3",
-        "rank 3 at step 3",
-        "link c0-c1 at step 3",
+        "at step 3: rank 0 dead",
+        "at step 3: rank 2 dead",
+        "at step 3: rank 3 dead",
+        "at step 3: link c0-c1 down",
     ):
         result = job(JobOptions(6, 2, faults(fault)), algorithm=algorithm, lnc=lnc)
         if result.stopped is not None:  # what is forced cannot run where a spare is
@@ -90,7 +90,10 @@ def test_where_the_arithmetic_is_said_to_be_the_same_bits_are(algorithm: str, ln
 
 def test_the_time_is_split_into_what_was_lost() -> None:
     options = JobOptions(
-        *(12, 4, faults("rank 2 at step 7")), detect_s=5.0, restart_s=7.0, storage_bytes_per_s=1e6
+        *(12, 4, faults("at step 7: rank 2 dead")),
+        detect_s=5.0,
+        restart_s=7.0,
+        storage_bytes_per_s=1e6,
     )
     result = job(options)
     assert result.lost_s["detection"] == 5.0
@@ -106,14 +109,14 @@ def test_the_time_is_split_into_what_was_lost() -> None:
 
 
 def test_without_checkpoints_a_fault_sends_the_job_to_its_start() -> None:
-    result = job(JobOptions(6, None, faults("rank 0 at step 5")))
+    result = job(JobOptions(6, None, faults("at step 5: rank 0 dead")))
     assert result.recoveries[0].resumed_step == 0
     assert result.recoveries[0].lost_steps == 5
     assert outputs(result) == outputs(job(JobOptions(6)))
 
 
 def test_a_dead_link_is_routed_around_with_the_same_bits_where_transfers_are() -> None:
-    result = job(JobOptions(9, 2, faults("link c0-c1 at step 5")))
+    result = job(JobOptions(9, 2, faults("at step 5: link c0-c1 down")))
     (recovery,) = result.recoveries
     assert recovery.how == OnFault.REROUTE
     assert recovery.refused == ("spare: a spare core replaces no link",)
@@ -126,7 +129,8 @@ def test_a_dead_link_is_routed_around_with_the_same_bits_where_transfers_are() -
 def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
     smaller = (train(2, "two").program, train(3, "three").program)
     result = job(
-        JobOptions(9, 3, faults("rank 1 at step 7"), on_fault=(OnFault.SHRINK,)), smaller=smaller
+        JobOptions(9, 3, faults("at step 7: rank 1 dead"), on_fault=(OnFault.SHRINK,)),
+        smaller=smaller,
     )
     (recovery,) = result.recoveries
     assert recovery.what.startswith("three for 3 ranks instead of 4")
@@ -146,7 +150,7 @@ def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
 def test_state_that_differs_between_ranks_is_given_to_no_smaller_program() -> None:
     given = {"arg0": np.random.default_rng(0).standard_normal((4, 8, 4)).astype(np.float32)}
     given["arg1"] = np.zeros((8, 4), np.float32)
-    options = JobOptions(6, 2, faults("rank 1 at step 3"), on_fault=(OnFault.SHRINK,))
+    options = JobOptions(6, 2, faults("at step 3: rank 1 dead"), on_fault=(OnFault.SHRINK,))
     result = job(options, smaller=(train(3).program,), given=given)
     assert result.last is None
     assert result.stopped is not None
@@ -155,7 +159,11 @@ def test_state_that_differs_between_ranks_is_given_to_no_smaller_program() -> No
 
 def test_ranks_that_a_smaller_job_has_not_cannot_die() -> None:
     options = JobOptions(
-        *(9, 3, faults("rank 1 at step 4", "rank 3 at step 7", "rank 2 at step 8")),
+        *(
+            9,
+            3,
+            faults("at step 4: rank 1 dead", "at step 7: rank 3 dead", "at step 8: rank 2 dead"),
+        ),
         on_fault=(OnFault.SHRINK,),
     )
     result = job(options, smaller=(train(3).program, train(2).program))
@@ -165,7 +173,9 @@ def test_ranks_that_a_smaller_job_has_not_cannot_die() -> None:
 
 
 def test_a_link_may_be_named_twice() -> None:
-    result = job(JobOptions(6, 2, faults("link c0-c1 at step 3", "link c0-c1 at step 5")))
+    result = job(
+        JobOptions(6, 2, faults("at step 3: link c0-c1 down", "at step 5: link c0-c1 down"))
+    )
     assert [recovery.how for recovery in result.recoveries] == ["reroute", "reroute"]
 
 
@@ -193,7 +203,7 @@ def test_sharded_state_is_cut_anew_for_fewer_ranks() -> None:
         "arg0": np.arange(24, dtype=np.float32).reshape(12, 2),
         "arg1": np.ones((12, 2), np.float32),
     }
-    options = JobOptions(4, 2, faults("rank 3 at step 3"), on_fault=(OnFault.SHRINK,))
+    options = JobOptions(4, 2, faults("at step 3: rank 3 dead"), on_fault=(OnFault.SHRINK,))
     place_four = place(build("trn2.48xlarge"), 4)
     result = RunningJob(
         ncc_runtime.load(four),
@@ -210,7 +220,7 @@ def test_sharded_state_is_cut_anew_for_fewer_ranks() -> None:
 
 
 def test_a_job_stops_where_nothing_is_left_to_try() -> None:
-    result = job(JobOptions(6, 2, faults("rank 1 at step 3"), spares=0))
+    result = job(JobOptions(6, 2, faults("at step 3: rank 1 dead"), spares=0))
     assert result.last is None
     assert result.stopped is not None
     for word in ("spare: no spare core is left", "a dead rank needs another core", "--smaller"):
@@ -230,11 +240,11 @@ def test_spares_are_on_more_instances_if_need_be() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rank 4 at step 1", "ranks are 0 to 3"),
-        ("rank 1 at step 9", "the job has steps 0 to 5"),
-        ("link c0-c99 at step 1", "c99"),
-        ("rank 1 at 3", "is not of the form 'rank 3 at step 7'"),
-        ("link efa at step 1", "is neither a link"),
+        ("at step 1: rank 4 dead", "ranks are 0 to 3"),
+        ("at step 9: rank 1 dead", "the job has steps 0 to 5"),
+        ("at step 1: link c0-c99 down", "c99"),
+        ("rank 1 at 3", "is not of the form 'at step 7: rank 3 dead'"),
+        ("at step 1: link efa down", "is neither a link"),
     ],
 )
 def test_a_fault_of_what_is_not_there_is_refused_before_the_first_step(
@@ -260,11 +270,11 @@ def test_the_command_tells_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[s
     train().save(tmp_path / "t.neff")
     run = ["run", str(tmp_path / "t.neff"), "--steps", "6", "--draw", "arg2", "--seed", "0"]
     fail = ["--checkpoint", str(tmp_path / "ck"), "--checkpoint-every", "2", "--fail"]
-    assert main([*run, *fail, "rank 1 at step 3", "--json"]) == 0
+    assert main([*run, *fail, "at step 3: rank 1 dead", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["job"]
     assert told["recoveries"][0]["how"] == "spare"
     assert told["total_s"] == pytest.approx(told["useful_s"] + sum(told["lost_s"].values()))
-    stop = ["--on-fault", "stop", "--resume", "--fail", "rank 1 at step 7"]
+    stop = ["--on-fault", "stop", "--resume", "--fail", "at step 7: rank 1 dead"]
     run[3] = "8"
     assert main([*run, "--checkpoint", str(tmp_path / "ck"), *stop, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

@@ -174,7 +174,10 @@ def test_pairs_are_read_with_ranges() -> None:
         (["--steps", "2", "--resume"], "--resume goes with --checkpoint DIR"),
         (["--steps", "2", "--checkpoint-every", "1"], "goes with --checkpoint DIR"),
         (["--steps", "2", "--no-values", "--checkpoint", "x"], "--no-values has no state"),
-        (["--steps", "2", "--no-clock", "--fail", "rank 0 at step 1"], "--fail needs the clock"),
+        (
+            ["--steps", "2", "--no-clock", "--fail", "at step 1: rank 0 dead"],
+            "--fail needs the clock",
+        ),
         (["--steps", "2", "--on-fault", "pray"], "--on-fault: 'pray' is none of spare, reroute"),
         (["--steps", "2", "--storage", "2"], "'2' is not a bandwidth such as"),
         (["--steps", "2", "--detect-time", "2"], "'2' is not a time such as"),
