@@ -148,6 +148,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.report",
         "ncc_runtime.topology",
         "ncc_runtime.verify",
+        "ncc_runtime.verify.proof",
     },
     "ncc_runtime.calibration": {
         PROGRESS,

@@ -65,7 +65,7 @@ class OutputDifference:
 
 
 @attrs.frozen(eq=False)
-class Outcome:
+class FaultOutcome:
     """What a disturbed run comes to."""
 
     effect: Effect
@@ -120,13 +120,13 @@ class Laboratory:
             self._undisturbed = _undisturbed(self._loaded_devices())
         return self._undisturbed
 
-    def outcome(self, disturbance: Disturbance) -> Outcome:
+    def outcome(self, disturbance: Disturbance) -> FaultOutcome:
         """What a run comes to that is disturbed so."""
         if self._is_proved and not _flips_bits(disturbance):
             timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
             doubled = _doubled(timed.trace, self._edges, disturbance)
             if doubled is not None and not doubled.is_early:
-                return Outcome(
+                return FaultOutcome(
                     Effect.HARMLESS if timed.is_complete else Effect.STALL,
                     is_proved=True,
                     timed=timed,
@@ -135,15 +135,15 @@ class Laboratory:
         try:
             timed, played = self.played(disturbance)
         except EndlessError:
-            return Outcome(Effect.ENDLESS, is_proved=False, timed=None)
+            return FaultOutcome(Effect.ENDLESS, is_proved=False, timed=None)
         except NccError as error:
-            return Outcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
+            return FaultOutcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
         differences: tuple[OutputDifference, ...] = ()
         effect = Effect.STALL
         if not played.stuck and not timed.halted:
             differences = differences_of(self.executable, played.outputs, self.undisturbed.outputs)
             effect = Effect.WRONG if differences else Effect.HARMLESS
-        return Outcome(
+        return FaultOutcome(
             effect,
             is_proved=False,
             timed=timed,
@@ -152,7 +152,7 @@ class Laboratory:
             is_settled=not played.diverged,
         )
 
-    def waits(self, outcome: Outcome) -> WaitGraph:
+    def waits(self, outcome: FaultOutcome) -> WaitGraph:
         """Who waits for whom in a run that stalled, and the culprits."""
         timed = outcome.timed
         assert timed is not None, "it has no end"
