@@ -159,7 +159,7 @@ class FlightRecord:
         ranks = culprit.ranks
         victim = min(
             (self.graph.waiters[one] for one in culprit.victims),
-            key=lambda one: (one.rank in ranks, one.since_ps or 0, one.process),
+            key=lambda one: (one.rank in ranks, one.row == IDLE, one.since_ps or 0, one.process),
         )
         return self.graph.chain(victim.process, culprit)
 
@@ -344,7 +344,7 @@ class _Texts:
                 return f"{named} lost {its}"
             return f"{culprit.lost} of {count} transfers of {names} lost its completion: {named}"
         still = f" in {self._transfers(culprit.transfers)}" if culprit.transfers else ""
-        return f"{names} {'stand' if len(culprit.suspects) > 1 else 'stands'} still{still}"
+        return f"{names} stands still{still}"
 
     def _transfers(self, transfers: Sequence[RingTransfer]) -> str:
         words = [self._transfer(one) for one in transfers[:SHOWN_TRANSFERS]]

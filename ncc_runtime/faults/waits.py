@@ -183,7 +183,7 @@ class Waiter:
     sem: int  # IDLE: none
     held: int
     awaited: int
-    since_ps: int | None  # the end of its last row, 0 if there was none; None: no times are known
+    since_ps: int | None  # its last step, or the end of its last row, 0 if none; None: not known
     awaits: tuple[Process, ...]  # whose next rows it waits for
 
     @property
@@ -336,6 +336,8 @@ class _Resolver:
         awaits: tuple[Process, ...] = (),
     ) -> Waiter:
         since = None if self._run.trace is None else self._ends.get(process, 0)
+        if reason is WaitReason.STILL:
+            since = self._run.progress_ps.get(process, since)
         return Waiter(*process, row, reason, sem, held, awaited, since, awaits)
 
     def _increment(self, one: Stuck, held: int) -> Waiter:
