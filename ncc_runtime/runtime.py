@@ -139,6 +139,7 @@ class Model:
                         times_only=times_only,
                         ignore_memory=executable.ignores_memory,
                         clock=collective_ps,
+                        deterministic=executable.is_deterministic,
                     )
             self._healthy[times_only] = found
         return self._healthy[times_only]
@@ -382,6 +383,7 @@ def load(
     down: Sequence[str] = (),
     slow: Sequence[str] = (),
     policy: str = "neuron",
+    deterministic: bool = False,
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
@@ -402,6 +404,8 @@ def load(
     with their rate, "c0-c1=50%" or "c5.core0=50%".
     `policy` says which algorithms may be chosen: "neuron", those that AWS publishes of Neuron's
     runtime, or "best", all.
+    `deterministic` collectives reduce in the order of their groups: the same bits on any topology,
+    placement, number of instances, and by any policy; LoweringError for what is forced and does not.
 
     >>> import ncc_compiler
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -417,6 +421,7 @@ def load(
         ignore_memory=ignore_memory,
         times_only=times_only,
         policy=Policy(policy),
+        deterministic=deterministic,
     )
     faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
     program, signature = program_of(neff), getattr(neff, "signature", None)
@@ -457,6 +462,7 @@ def load_on(
         times_only=options.times_only,
         ignore_memory=options.ignore_memory,
         clock=collective_ps,
+        deterministic=options.deterministic,
     )
     check_counts(executable)
     of_limits = limit_verdicts(placement, _uses(executable))

@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.shared.reductions import Reduction
+from ncc_runtime.neff.shared.reductions import Reduction, is_exact
 
 ZEROS = 0
 """The expression of zeros that a fill writes, and of a source that a row does not have."""
@@ -44,14 +44,8 @@ class Arithmetic:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every order gives the same bits: nothing is rounded.
-
-        Integers wrap, so their sums and products are those of a ring; bits and extremes have no
-        order either: of two zeros -0 is less, a NaN wins, and all NaNs are one.
-        """
-        if not (self.dtype.is_float or self.dtype.is_complex):
-            return True
-        return self.reduction in (Reduction.MINIMUM, Reduction.MAXIMUM) and self.dtype.is_float
+        """Whether every order gives the same bits: nothing is rounded."""
+        return is_exact(self.reduction, self.dtype)
 
     @property
     def commutes(self) -> bool:
