@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -66,6 +66,10 @@ if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.report.listing import Listing
 
 
+Watch = Callable[["Devices", Sequence[RowBatch]], None]
+"""Sees rows that are ready just before the devices perform them."""
+
+
 class Compiled(Protocol):
     """What a compiler hands over: the bytes of a `.neff`."""
 
@@ -99,6 +103,7 @@ class Model:
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
+        self._free: dict[bool, Executable] = {}
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -127,22 +132,38 @@ class Model:
         None if nothing is, or if what is forced cannot run there.
         """
         if times_only not in self._healthy:
-            executable, found = self.executable, None
+            found = None
             if self.topology.active_faults:
                 with contextlib.suppress(LoweringError, PlanError):
-                    found = lower(
-                        executable.program,
-                        executable.placement.healthy,
-                        self.algorithms,
-                        self.plans,
-                        policy=executable.policy,
-                        times_only=times_only,
-                        ignore_memory=executable.ignores_memory,
-                        clock=collective_ps,
-                        deterministic=executable.is_deterministic,
-                    )
+                    placement = self.executable.placement.healthy
+                    found = self._lowered(placement, self.executable.is_deterministic, times_only)
             self._healthy[times_only] = found
         return self._healthy[times_only]
+
+    def free(self, *, times_only: bool = False) -> Executable | None:
+        """The same program on the same place in any order of reduction, to be timed.
+
+        None if it may have any.
+        """
+        if not self.executable.is_deterministic:
+            return None
+        if times_only not in self._free:
+            self._free[times_only] = self._lowered(self.executable.placement, False, times_only)
+        return self._free[times_only]
+
+    def _lowered(self, placement: Placement, deterministic: bool, times_only: bool) -> Executable:
+        """The same program by the same policy, to be timed beside this one."""
+        return lower(
+            self.executable.program,
+            placement,
+            self.algorithms,
+            self.plans,
+            policy=self.executable.policy,
+            times_only=times_only,
+            ignore_memory=self.executable.ignores_memory,
+            clock=collective_ps,
+            deterministic=deterministic,
+        )
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -201,6 +222,7 @@ class Model:
         *inputs: Any,
         seed: int | None = None,
         options: RunOptions | None = None,
+        watch: "Watch | None" = None,
         **settings: Any,
     ) -> Run:
         """Run once. Inputs are the arguments of the function that was compiled, in its trees.
@@ -211,6 +233,7 @@ class Model:
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
+        `watch` is called with the devices and the rows that they are about to perform.
 
         >>> import ncc_compiler
         >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -246,35 +269,38 @@ class Model:
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
-        healthy_us: float | None = None
+        beside_us: list[float | None] = [None, None]  # healthy, and in any order of reduction
         if arrays is None:
             decisions = self._decisions(self.executable, given, options)
             sized, notes = assumed(self.executable)
             timed = simulate(sized, decisions)
             trace, traffic = timed if options.clock else None, traffic_of(timed)
-            healthy = self.healthy(times_only=not given) if options.clock else None
-            if healthy is not None:
-                decisions = self._decisions(healthy, given, options)
-                healthy_us = simulate(assumed(healthy)[0], decisions).time_ps / 1e6
+            others = (self.healthy, self.free) if options.clock else ()
+            for number, other_of in enumerate(others):
+                if (other := other_of(times_only=not given)) is not None:
+                    decisions = self._decisions(other, given, options)
+                    beside_us[number] = simulate(assumed(other)[0], decisions).time_ps / 1e6
         else:
             machine = self._machine(options)
             machine.load(arrays)
             with self._explained(given):
-                recorded, traffic, sizes = self._perform(machine, options)
+                recorded, traffic, sizes = self._perform(machine, options, watch)
             outputs = machine.outputs()
             if options.clock:
                 trace = simulate(sizes.sized(), recorded, sizes.repeated())
             has_counts = any(placeholder.op.is_counted for placeholder in program.placeholders)
-            healthy = self.healthy() if options.clock and not has_counts else None
-            if healthy is not None:
-                moved = recorded.moved(self.executable, healthy)
-                healthy_us = simulate(healthy, moved).time_ps / 1e6
+            others = (self.healthy, self.free) if options.clock and not has_counts else ()
+            for number, other_of in enumerate(others):
+                if (other := other_of()) is not None:
+                    moved = recorded.moved(self.executable, other)
+                    beside_us[number] = simulate(other, moved).time_ps / 1e6
         return Run(
             executable=self.executable,
             options=options,
             outputs=outputs,
             trace=trace,
-            healthy_us=healthy_us,
+            healthy_us=beside_us[0],
+            free_us=beside_us[1],
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
@@ -334,7 +360,7 @@ class Model:
         return self._machines[key]
 
     def _perform(
-        self, machine: "Devices", options: RunOptions
+        self, machine: "Devices", options: RunOptions, watch: "Watch | None"
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
         import threadpoolctl
@@ -343,6 +369,8 @@ class Model:
         sizes = SizeRecord(self.executable)
 
         def perform(batches: Sequence[RowBatch]) -> None:
+            if watch is not None:
+                watch(machine, batches)
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]

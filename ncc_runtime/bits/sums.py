@@ -163,10 +163,14 @@ class Sums:
         return total if divisor == 1 else self._number(Join((total,), divisor))
 
     def in_order(self, members: int, divisor: int = 1) -> int:
-        """The fixed order: members 0, 1, 2 … from left to right, as many at once as can be."""
+        """The fixed order: blocks of 16 members from left to right, then as many blocks, and so on.
+
+        With as many members as a descriptor joins at once that is one sum of all.
+        """
         left = [self.member(place) for place in range(members)]
         while len(left) > JOINED_AT_ONCE:
-            left[:JOINED_AT_ONCE] = [self.joined(left[:JOINED_AT_ONCE])]
+            blocks = range(0, len(left), JOINED_AT_ONCE)
+            left = [self.joined(left[first : first + JOINED_AT_ONCE]) for first in blocks]
         return self.joined(left, divisor)
 
     def _number(self, node: int | Join) -> int:

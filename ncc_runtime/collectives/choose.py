@@ -80,7 +80,7 @@ class Algorithm:
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
     most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
     repeats_on_links: bool = False  # members of one chip send the same bytes to another
-    is_in_order: bool = False  # reduces in the order of the group, as `stages.chained_reduction`
+    is_in_order: bool = False  # reduces in the order of the group, as `stages.reduced_in_blocks`
     is_for_order: bool = False  # taken only where that order is requested, or if it is forced
 
     def why_not_neuron(self, placement: Placement, job: Job, groups: Sequence[Members]) -> str:
