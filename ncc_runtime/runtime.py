@@ -432,8 +432,8 @@ def load(
     with their rate, "c0-c1=50%" or "c5.core0=50%".
     `policy` says which algorithms may be chosen: "neuron", those that AWS publishes of Neuron's
     runtime, or "best", all.
-    `deterministic` collectives reduce in the order of their groups: the same bits on any topology,
-    placement, number of instances, and by any policy; LoweringError for what is forced and does not.
+    `deterministic` collectives reduce in the order of their groups: the same bits on any topology
+    and placement, by any policy; LoweringError for what is forced and reduces otherwise.
 
     >>> import ncc_compiler
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -498,9 +498,11 @@ def load_on(
         refuse(of_limits)
     model = Model(executable, (*of_groups, *of_limits), plans, signature, options.algorithms)
     if plans:
-        from ncc_runtime.plans_proved import refuse_plans
+        from ncc_runtime.plans_proved import refuse_orders, refuse_plans
 
         refuse_plans(executable, plans, lambda: model.proofs)
+        if options.deterministic:
+            refuse_orders(executable, plans)
     return model
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from ncc_runtime.bits.differences import Difference, difference
+from ncc_runtime.bits.differences import BitDifference, difference
 from ncc_runtime.bits.orders import CollectiveOrder, ResultOrder, SumsOf, orders
 from ncc_runtime.bits.sums import Roundings, Sums
 from ncc_runtime.lowering.executable import CcQueue, Executable
@@ -63,7 +63,7 @@ class ComparedOrders:
     algorithms: tuple[str, str]
     sums: Sums
     chunks: tuple[ChunkOrders, ...]
-    difference: Difference | None = None  # on the operands of a run; None: not computed
+    difference: BitDifference | None = None  # on the operands of a run; None: not computed
     share: float | None = None  # of the bound that it reached, at most
 
     @property
@@ -108,7 +108,7 @@ class BitsDiff:
     """Two placements of one program: where they reduce in another order, and what it made."""
 
     collectives: tuple[ComparedOrders, ...]  # that reduce
-    outputs: tuple[Difference, ...] | None = None  # of two runs; None: not computed
+    outputs: tuple[BitDifference, ...] | None = None  # of two runs; None: not computed
 
     @property
     def differing(self) -> tuple[ComparedOrders, ...]:
@@ -134,7 +134,7 @@ class BitsComparison:
             self._chunks[number] = known[key]
         self._waiting: dict[tuple[int, int, int], dict[int, list[np.ndarray]]] = {}
         self._runs: dict[tuple[int, int], int] = {}  # by placeholder and rank
-        self._found: dict[int, Difference] = {}
+        self._found: dict[int, BitDifference] = {}
         self._shares: dict[int, float] = {}
 
     def watch(self, machine: "Devices", batches: "Sequence[RowBatch]") -> None:
@@ -180,10 +180,10 @@ class BitsComparison:
         self, number: int, group: tuple[int, ...], operands: Sequence[Sequence[np.ndarray]]
     ) -> None:
         placeholder, sums = self._program.placeholders[number], self._orders[0][number].sums
-        found = self._found.get(number, Difference(0))
+        found = self._found.get(number, BitDifference(0))
         share = self._shares.get(number, 0.0)
         size = placeholder.dtype.size_bytes
-        known: dict[tuple[int, ...], tuple[Difference, float]] = {}
+        known: dict[tuple[int, ...], tuple[BitDifference, float]] = {}
         for chunk in self._chunks[number]:
             ranks = [rank for rank in chunk.ranks if rank in group]
             for rank in ranks:
@@ -212,16 +212,16 @@ class BitsComparison:
             alike.setdefault(key, []).append(number)
         rows = []
         for ids in alike.values():
-            found: Difference | None = None
+            found: BitDifference | None = None
             for number in ids:
                 if number in self._found:
-                    found = self._found[number].joined(found or Difference(0))
-            names = [each.lowered[ids[0]].name for each in self._executables]
+                    found = self._found[number].joined(found or BitDifference(0))
+            a, b = (each.lowered[ids[0]].name for each in self._executables)
             rows.append(
                 ComparedOrders(
                     tuple(ids),
                     self._program.placeholders[ids[0]],
-                    (names[0], names[1]),
+                    (a, b),
                     self._orders[0][ids[0]].sums,
                     self._chunks[ids[0]],
                     found,
@@ -236,7 +236,7 @@ class BitsComparison:
 
 def measured(
     sums: Sums, expressions: tuple[int, int], operands: Sequence[np.ndarray]
-) -> tuple[Difference, float]:
+) -> tuple[BitDifference, float]:
     """What two orders make of the operands of a group, and how much of the bound that is at most.
 
     The share is 0 where there is no bound or a result is not finite.

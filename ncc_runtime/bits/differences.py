@@ -1,4 +1,4 @@
-"""How far two arrays of one type are apart: elements, absolute, relative, in units of last place."""
+"""How far two arrays of one type are apart: elements, absolute, relative, units of last place."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ncc_runtime.execution.values.kernels.numbers import total_order
 
 
 @attrs.frozen
-class Difference:
+class BitDifference:
     """Between two results that should be one; elements of all ranks."""
 
     elements: int
@@ -19,9 +19,9 @@ class Difference:
     ulps: int = 0  # the largest number of steps from a to b through all numbers of the type
     not_finite: int = 0  # that differ, and are no number on one side or infinite; in none of these
 
-    def joined(self, other: "Difference", times: int = 1) -> "Difference":
+    def joined(self, other: "BitDifference", times: int = 1) -> "BitDifference":
         """This and `times` others that are alike."""
-        return Difference(
+        return BitDifference(
             self.elements + times * other.elements,
             self.differing + times * other.differing,
             max(self.absolute, other.absolute),
@@ -46,7 +46,7 @@ class Difference:
         return attrs.asdict(self)
 
 
-def difference(one: np.ndarray, other: np.ndarray) -> Difference:
+def difference(one: np.ndarray, other: np.ndarray) -> BitDifference:
     """Between two arrays of one shape and type; of complex numbers the parts are compared."""
     if one.dtype.kind == "c":
         one, other = (np.ascontiguousarray(array).view(array.real.dtype) for array in (one, other))
@@ -54,22 +54,24 @@ def difference(one: np.ndarray, other: np.ndarray) -> Difference:
     carrier = np.dtype(f"u{one.dtype.itemsize}")
     at = np.flatnonzero(one.view(carrier) != other.view(carrier))
     if not len(at):
-        return Difference(one.size)
+        return BitDifference(one.size)
     left, right = one[at], other[at]
     is_float = left.dtype.kind == "f" or "float" in left.dtype.name
     if not is_float:
         apart = np.array([abs(int(a) - int(b)) for a, b in zip(left, right, strict=True)])
-        largest = np.array([max(abs(int(a)), abs(int(b))) for a, b in zip(left, right, strict=True)])
+        largest = np.array(
+            [max(abs(int(a)), abs(int(b))) for a, b in zip(left, right, strict=True)]
+        )
         relative = float(np.max(apart / np.maximum(largest, 1)))
         most = int(apart.max())
-        return Difference(one.size, len(at), float(most), relative, most)
+        return BitDifference(one.size, len(at), float(most), relative, most)
     wide = [array.astype(np.float64) for array in (left, right)]
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
     first, second = (array[finite] for array in wide)
     apart = np.abs(first - second)
     scale = np.maximum(np.abs(first), np.abs(second))
     steps = [total_order(array[finite]).tolist() for array in (left, right)]
-    return Difference(
+    return BitDifference(
         one.size,
         len(at),
         float(apart.max(initial=0.0)),

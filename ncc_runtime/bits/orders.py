@@ -128,11 +128,9 @@ def _ranks(segment: Segment, members: Sequence[int]) -> tuple[int, ...]:
 # ---- collectives of fixed size
 
 
-def _of_cells(
-    segment: Segment, batches: Sequence[Batch], sums: Sums
-) -> tuple[ResultOrder, ...]:
+def _of_cells(segment: Segment, batches: Sequence[Batch], sums: Sums) -> tuple[ResultOrder, ...]:
     """What every result holds when all rows are performed."""
-    cells = cells_of({binding: 1 for binding in segment.bindings}, segment.rings)
+    cells = cells_of(dict.fromkeys(segment.bindings, 1), segment.rings)
     while True:
         memory = _memory(segment, cells, sums)
         replay = _ExpressionReplay(segment, memory, sums)
@@ -208,9 +206,7 @@ class _ExpressionReplay(Replay):
 # ---- reduce-scatter of variable size
 
 
-def _of_slots(
-    segment: Segment, batches: Sequence[Batch], sums: Sums
-) -> tuple[ResultOrder, ...]:
+def _of_slots(segment: Segment, batches: Sequence[Batch], sums: Sums) -> tuple[ResultOrder, ...]:
     """The same where transfers move slots, of which each is one cell: by where it begins."""
     first = _first_expressions(segment, sums).tolist()
     slots: dict[tuple[int, int], int] = {}  # by member and address

@@ -1,4 +1,4 @@
-"""Reductions as expressions over the members of a group: what is joined with what, and rounded where.
+"""Reductions as expressions over the members of a group: what is joined when, and where rounded.
 
 Expressions are numbered and shared: equal ones have one number (hash consing). Equal means equal
 bits, for any operands: a + b is b + a, and where every addition rounds to the type of the elements
@@ -12,6 +12,7 @@ import enum
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import numpy as np
@@ -87,12 +88,13 @@ def least_rounding(dtype: DType) -> float:
     return float(_finfo(dtype).smallest_subnormal) / 2
 
 
-def _finfo(dtype: DType) -> "np.finfo[np.floating]":
+def _finfo(dtype: DType) -> Any:
     if dtype.numpy.isbuiltin == 1:
         return np.finfo(dtype.numpy)
     import ml_dtypes
 
-    return ml_dtypes.finfo(dtype.numpy)
+    info: Any = ml_dtypes.finfo  # whose type has no annotations
+    return info(dtype.numpy)
 
 
 @attrs.frozen
@@ -112,7 +114,7 @@ class Roundings:
     element: int  # the same, to the type of the elements
 
 
-class Shape(enum.Enum):
+class OrderShape(enum.Enum):
     """What an expression looks like, where it has a name."""
 
     MEMBER = "member"
@@ -287,16 +289,16 @@ class Sums:
 
     # ---- named and written
 
-    def shape(self, number: int) -> tuple[Shape, tuple[int, ...], int]:
+    def shape(self, number: int) -> tuple[OrderShape, tuple[int, ...], int]:
         """What it looks like; of a chain its members from left to right, and how many at once."""
         node = self._undivided(number)
         if not isinstance(node, Join):
-            return Shape.MEMBER, (node,), 1
+            return OrderShape.MEMBER, (node,), 1
         places, at_once = self._chained(node)
         if places:
             is_one = self.arithmetic.rounds_late and at_once == len(places) > 2
-            return Shape.AT_ONCE if is_one else Shape.CHAIN, places, at_once
-        return Shape.PAIRWISE if self._is_pairwise(number) else Shape.OTHER, (), 0
+            return OrderShape.AT_ONCE if is_one else OrderShape.CHAIN, places, at_once
+        return OrderShape.PAIRWISE if self._is_pairwise(number) else OrderShape.OTHER, (), 0
 
     def _undivided(self, number: int) -> int | Join:
         """Its node; of an average in a wide type, that of the sum."""
@@ -352,14 +354,14 @@ class Sums:
         divisor = node.divisor if isinstance(node, Join) else 1
         over = "" if divisor == 1 else f", / {divisor}"
         match shape:
-            case Shape.MEMBER:
+            case OrderShape.MEMBER:
                 return f"r{places[0]}{over}"
-            case Shape.AT_ONCE:
+            case OrderShape.AT_ONCE:
                 return f"one sum {_listed(places)}{over}"
-            case Shape.CHAIN:
+            case OrderShape.CHAIN:
                 many = f", {at_once} at once" if at_once > 2 else ""
                 return f"chain {_listed(places)}{many}{over}"
-            case Shape.PAIRWISE:
+            case OrderShape.PAIRWISE:
                 return f"pairwise tree of {self._members[number]}{over}"
             case _:
                 return f"{self._spine(number)}{over}"
@@ -377,16 +379,16 @@ class Sums:
             if not isinstance(inner, Join) or self._members[parts[largest]] in sizes:
                 break
             parts = [*inner.parts, *rest]
-        sizes = sorted({self._members[part] for part in parts})
-        words = {self.shape(part)[0].value for part in parts if self._members[part] == sizes[-1]}
-        word = words.pop() if len(words) == 1 else Shape.OTHER.value
-        each = f"{sizes[-1]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        counts = sorted({self._members[part] for part in parts})
+        words = {self.shape(part)[0].value for part in parts if self._members[part] == counts[-1]}
+        word = words.pop() if len(words) == 1 else OrderShape.OTHER.value
+        each = f"{counts[-1]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         return f"tree of {self._members[number]}: {len(parts)} parts, each a {word} of {each}"
 
     def text(self, number: int) -> str:
         """`((r0+r1)+r2)+r3`; each bracket is rounded; of many members, what it looks like."""
         shape, places, _ = self.shape(number)
-        is_long = shape in (Shape.CHAIN, Shape.AT_ONCE) and len(places) > MOST_NAMED
+        is_long = shape in (OrderShape.CHAIN, OrderShape.AT_ONCE) and len(places) > MOST_NAMED
         if is_long or self._members[number] > MOST_TERMS:
             return self.name(number)
         return self._written(number, is_outermost=True)
@@ -422,7 +424,8 @@ def _listed(places: Sequence[int], most: int = MOST_NAMED) -> str:
     """`r1, r2, … r63, r0`, the middle left out."""
     if len(places) <= most:
         return ", ".join(f"r{place}" for place in places)
-    return ", ".join(f"r{place}" for place in places[:3]) + ", … " + ", ".join(
-        f"r{place}" for place in places[-2:]
+    return (
+        ", ".join(f"r{place}" for place in places[:3])
+        + ", … "
+        + ", ".join(f"r{place}" for place in places[-2:])
     )
-

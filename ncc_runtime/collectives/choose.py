@@ -141,7 +141,11 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
         **{
             kind.name: Algorithm(
-                kind.arrange, kind.all_reduce, is_published=False, is_in_order=True, is_for_order=True
+                kind.arrange,
+                kind.all_reduce,
+                is_published=False,
+                is_in_order=True,
+                is_for_order=True,
             )
             for kind in rank_order.ALL_REDUCES
         },
@@ -522,10 +526,10 @@ class Chooser:
         }
         for name, algorithm in algorithms.items():
             reason = OTHER_ORDER if in_order and not algorithm.is_in_order else ""
-            if not reason and (policy or self._policy) is Policy.NEURON and name != forced:
-                # what holds the order is taken by either policy: Neuron's runtime has no such mode
-                if not algorithm.is_for_order:
-                    reason = algorithm.why_not_neuron(self._placement, job, groups)
+            # what is for one order is taken by either policy: Neuron's runtime has no such mode
+            is_free = name == forced or algorithm.is_for_order
+            if not reason and not is_free and (policy or self._policy) is Policy.NEURON:
+                reason = algorithm.why_not_neuron(self._placement, job, groups)
             if reason:
                 candidates[name] = Candidate(name, None, reason, is_left_out=True)
         largest = max(map(len, groups), default=0)

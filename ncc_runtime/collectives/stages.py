@@ -348,7 +348,7 @@ def reduced_in_blocks(
     """
     left, moves = list(sources), []
     while len(left) > MOST_SOURCES:
-        sums = []
+        sums: list[Location] = []
         for first in range(0, len(left), MOST_SOURCES):
             block = tuple(left[first : first + MOST_SOURCES])
             if len(block) == 1:

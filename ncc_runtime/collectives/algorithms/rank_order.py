@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives import stages
-from ncc_runtime.collectives.algorithms import all_to_all, hierarchical, kangaring, mesh, rdh, ring
+from ncc_runtime.collectives.algorithms import all_to_all, kangaring, mesh, rdh, ring
 from ncc_runtime.collectives.algorithms.all_to_all import GroupShifts
 from ncc_runtime.collectives.algorithms.hierarchical import Hierarchical, Hierarchy
 from ncc_runtime.collectives.algorithms.mesh import MeshSend, matchings
@@ -329,12 +329,10 @@ def reduce(job: Job, arrangement: ExchangeArrangement) -> Plan:
 
 def _exchange(arrangement: ExchangeArrangement) -> Exchange:
     members = range(arrangement.shifts.members)
-    return Exchange(
-        Subgroups([members], None), arrangement.shifts, Strand(0, tuple(range(LANES)))
-    )
+    return Exchange(Subgroups([members], None), arrangement.shifts, Strand(0, tuple(range(LANES))))
 
 
-ALL_REDUCES = (
+ALL_REDUCES: Sequence[RankOrder | HierarchicalRankOrder] = (
     *(RankOrder(name) for name in GATHERED_BY),
     *(
         HierarchicalRankOrder(Hierarchical(inside, between))
