@@ -208,6 +208,10 @@ class Sums:
 
     # ---- asked
 
+    def node(self, number: int) -> int | Join:
+        """The place of a member, or what is joined; neither for ZEROS and UNWRITTEN."""
+        return self._nodes[number]
+
     def roundings(self, number: int) -> Roundings:
         """How often its value is rounded."""
         return self._roundings[number]
