@@ -282,8 +282,9 @@ class ProgramChooser:
         algorithms = ALGORITHMS[job.placeholder.op]
 
         def is_near(candidate: Candidate) -> bool:
-            is_published = algorithms[candidate.name].is_published
-            percent = NEAR_PERCENT[self._policy] if is_published else UNPUBLISHED_PERCENT
+            algorithm = algorithms[candidate.name]
+            has_good_price = algorithm.is_published or algorithm.is_for_order
+            percent = NEAR_PERCENT[self._policy] if has_good_price else UNPUBLISHED_PERCENT
             most_ps = choice.chosen.time_ps * percent // 100
             return not candidate.reason and candidate.time_ps <= most_ps
 
