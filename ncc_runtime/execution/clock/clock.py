@@ -8,10 +8,18 @@ everywhere.
 from collections.abc import Iterator
 from types import MappingProxyType
 
+import attrs
 import numpy as np
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import machine_code, uncompiled
+from ncc_runtime.execution.clock.disturbed import (
+    Halted,
+    changing_parts,
+    disturbed,
+    halted,
+    is_halted,
+)
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, symmetric_instances, unreduced
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
@@ -37,6 +45,7 @@ from ncc_runtime.execution.clock.tables import (
     empty,
 )
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
+from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.scheduler import Stuck, deadlock_report
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
@@ -72,51 +81,103 @@ def simulate(
     `run_sizes` are for rings whose transfers move another size each time. A trace of more than
     `in_memory` events is kept on disk. DeadlockError if not every row can be performed.
     """
-    model = TimingModel.from_topology(executable.topology)
-    parts = Parts(executable.routes, model, executable.ranks)
-    instances = symmetric_instances(executable, parts, decisions)
-    if run_sizes:
-        instances = unreduced(executable)
-    log = EventLog(in_memory)
-    machine = _run(executable, parts, decisions, run_sizes, instances, log)
-    if instances.ranks < executable.representatives and _has_rows_left(machine).any():
-        # a deadlock: run again with every rank, to name all that are stuck
-        instances, log = unreduced(executable), EventLog(in_memory)
-        machine = _run(executable, parts, decisions, run_sizes, instances, log)
-    stuck = tuple(_stuck(executable, machine))
-    if stuck:
-        held = machine.semaphore["held"].reshape(executable.representatives, -1)
-        raise deadlock_report(executable, stuck, held)
-    return trace_of(executable, machine, instances, log)
+    run = Clock(executable, decisions, run_sizes).run(in_memory=in_memory)
+    if run.stuck:
+        raise deadlock_report(executable, run.stuck, run.held)
+    return run.trace
 
 
-def _run(
-    executable: Executable,
-    parts: Parts,
-    decisions: Decisions,
-    run_sizes: RunSizes,
-    instances: Instances,
-    log: EventLog,
-) -> ClockState:
-    """The state at the end of the run, of one of the symmetric instances."""
-    program = ProgramTables(executable, parts, instances).program(decisions, run_sizes)
-    machine = machine_of(executable, parts.model, program, instances.ranks)
-    machine = machine._replace(event=log.first_table(program.events + 1))
-    total = None if program.expected is None else program.expected * instances.count
-    with phase("times", "events", total) as now:
-        while (why := _go_on(machine)) != DONE:
-            _check_time(executable, machine)
-            now.done = int(machine.counts[EVENTS]) * instances.count
-            if why == LOG_FULL:
-                machine = log.room(machine)
-            elif why == INCREMENTS_FULL:
-                # twice the room; semaphores that grow move to the end of it
-                more = empty("increment", max(64, len(machine.increment)))
-                machine = machine._replace(increment=np.concatenate((machine.increment, more)))
-            # else paused, so that Python handles signals such as Ctrl-C
-    _check_time(executable, machine)
-    log.close(machine)
-    return machine
+@attrs.frozen(eq=False)
+class TimedRun:
+    """What the clock says of one execution, which a disturbance may keep from its end.
+
+    - `trace`: the rows that were completed; one that never is has no event
+    - `stuck`: queues that wait for a value that no semaphore reaches
+    - `halted`: queues that the disturbance itself stops for ever
+    - `held`: what semaphores hold at the end, (ranks, semaphores) int64
+    """
+
+    trace: Trace
+    stuck: tuple[Stuck, ...]
+    halted: tuple[Halted, ...]
+    held: np.ndarray
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row was performed."""
+        return not (self.stuck or self.halted)
+
+
+class Clock:
+    """Times of one executable, whose loops and conditionals go as decided.
+
+    Its tables are made once, for any number of runs.
+    """
+
+    def __init__(
+        self,
+        executable: Executable,
+        decisions: Decisions,
+        run_sizes: RunSizes = MappingProxyType({}),
+    ) -> None:
+        self.executable = executable
+        self._decisions, self._run_sizes = decisions, run_sizes
+        self._parts = Parts(
+            executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
+        )
+        self._tables: tuple[tuple[int, tuple[int, ...]], ClockProgram] | None = None
+
+    def run(self, disturbance: Disturbance = NOTHING, in_memory: int = IN_MEMORY) -> TimedRun:
+        """One execution; a trace of more than `in_memory` events is kept on disk."""
+        executable, every_rank = self.executable, unreduced(self.executable)
+        if disturbance is not NOTHING:
+            executable.check_all_ranks_have_columns()
+        elif not self._run_sizes:
+            instances = symmetric_instances(executable, self._parts, self._decisions)
+            log = EventLog(in_memory)
+            machine = self._perform(NOTHING, instances, log)
+            # a deadlock of one of symmetric instances is run again, to name all that are stuck
+            if instances.ranks == executable.representatives or not _has_rows_left(machine).any():
+                return self._timed(machine, instances, log)
+        log = EventLog(in_memory)
+        return self._timed(self._perform(disturbance, every_rank, log), every_rank, log)
+
+    def _timed(self, machine: ClockState, instances: Instances, log: EventLog) -> TimedRun:
+        executable = self.executable
+        held = machine.semaphore["held"].reshape(instances.ranks, -1)
+        return TimedRun(
+            trace_of(executable, machine, instances, log),
+            tuple(_stuck(executable, machine)),
+            tuple(halted(machine)),
+            held,
+        )
+
+    def _perform(self, disturbance: Disturbance, instances: Instances, log: EventLog) -> ClockState:
+        """The state at the end of the run, of one of the symmetric instances."""
+        executable, key = self.executable, (instances.ranks, changing_parts(disturbance))
+        if self._tables is None or self._tables[0] != key:
+            tables = ProgramTables(executable, self._parts, instances)
+            self._tables = key, tables.program(self._decisions, self._run_sizes, key[1])
+        program = self._tables[1]
+        machine = machine_of(executable, self._parts.model, program, instances.ranks)
+        machine = machine._replace(event=log.first_table(program.events + 1))
+        if disturbance is not NOTHING:
+            machine = disturbed(machine, disturbance)
+        total = None if program.expected is None else program.expected * instances.count
+        with phase("times", "events", total) as now:
+            while (why := _go_on(machine)) != DONE:
+                _check_time(executable, machine)
+                now.done = int(machine.counts[EVENTS]) * instances.count
+                if why == LOG_FULL:
+                    machine = log.room(machine)
+                elif why == INCREMENTS_FULL:
+                    # twice the room; semaphores that grow move to the end of it
+                    more = empty("increment", max(64, len(machine.increment)))
+                    machine = machine._replace(increment=np.concatenate((machine.increment, more)))
+                # else paused, so that Python handles signals such as Ctrl-C
+        _check_time(executable, machine)
+        log.close(machine)
+        return machine
 
 
 def _go_on(machine: ClockState) -> int:
@@ -185,14 +246,17 @@ def machine_of(
         route=program.route,
         use=program.use,
         process=process,
-        part=program.part,
+        part=program.part.copy(),
         node=empty("node", len(process) * most_uses),
-        branch=program.branch,
+        branch=program.branch.copy(),
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
         event=empty("event", 0),
         counts=counts,
+        pace=empty("pace", 0),
+        fault=empty("fault", 0),
+        change=empty("change", 0),
     )
 
 
@@ -227,9 +291,9 @@ def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
-    """The processes that have rows left, and the semaphores that they wait for."""
-    ranks = executable.representatives
-    for process in np.flatnonzero(_has_rows_left(machine)).tolist():
+    """The processes that wait for a semaphore with rows left, and what they wait for."""
+    ranks = int(machine.sizes[0]["ranks"])
+    for process in np.flatnonzero(_has_rows_left(machine) & ~is_halted(machine)).tolist():
         number, rank = divmod(process, ranks)
         row = int(machine.process[process]["row"])
         wait_sem = executable.queues[number].sync.wait_sem[row]

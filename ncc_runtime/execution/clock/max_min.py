@@ -227,8 +227,8 @@ def _apply_rate(m: ClockState, process: int, now: int) -> None:
     flow = m.process[process]
     if flow.new_rate == flow.rate:
         return
-    flow.left = max(0, flow.left - flow.rate * (now - flow.since))
-    flow.since, flow.rate = now, flow.new_rate
+    settle(m, process, now)
+    flow.rate = flow.new_rate
     put(m, process, now - (-flow.left // flow.rate))
 
 
@@ -273,6 +273,20 @@ def leave(m: ClockState, process: int) -> None:
         node += 1
     flow.is_moving = 0
     m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
+
+
+def settle(m: ClockState, process: int, now: int) -> None:
+    """Count the bytes that a flow has moved until now."""
+    flow = m.process[process]
+    flow.left = max(0, flow.left - flow.rate * (now - flow.since))
+    flow.since = now
+
+
+def set_capacity(m: ClockState, number: int, capacity: int) -> None:
+    """Give a part another rate: the shares of all that it connects are worked out again."""
+    m.part[number].capacity = capacity
+    _mark_changed(m, number)
+    m.counts[KEPT_LEVEL] = 0
 
 
 def _mark_changed(m: ClockState, part: int) -> None:
@@ -324,6 +338,12 @@ def pop(m: ClockState) -> int:
     if m.counts[HEAP] > 0:
         _sift_down(m, m.process[m.counts[HEAP]].heap, 0)
     return first
+
+
+def remove(m: ClockState, process: int) -> None:
+    """Take any process out of the heap."""
+    put(m, process, -1)
+    pop(m)
 
 
 def _is_before(m: ClockState, process: int, other: int) -> bool:

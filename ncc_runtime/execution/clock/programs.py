@@ -89,8 +89,13 @@ class ProgramTables:
             for lane, (tail, _) in facts.rings.items()
         }
 
-    def program(self, decisions: Decisions, run_sizes: RunSizes) -> ClockProgram:
-        """The records of an executable whose control flow goes as decided."""
+    def program(
+        self, decisions: Decisions, run_sizes: RunSizes, changing: Sequence[int] = ()
+    ) -> ClockProgram:
+        """The records of an executable whose control flow goes as decided.
+
+        `changing` are parts whose speed changes while it runs.
+        """
         queues = self._executable.queues
         if self._ranks < self._executable.representatives:
             queues = tuple(of_first_instance(queue, self._ranks) for queue in queues)
@@ -102,7 +107,7 @@ class ProgramTables:
             self._queue[number]["run_sizes"] = self._cells.append(np.array(offsets))
         length = self._queue["length"]
         self._queue["base"] = np.cumsum(length) - length
-        route, use, part = self._routes.records(len(queues) * self._ranks)
+        route, use, part = self._routes.records(len(queues) * self._ranks, changing)
         jump, branch = self._control(decisions)
         is_planned = isinstance(decisions, PlannedDecisions) or not len(jump)
         return ClockProgram(

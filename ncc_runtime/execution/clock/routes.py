@@ -9,6 +9,8 @@ Parts that can never be contended are left out. That is what keeps the max-min s
 small: most transfers of most programs share nothing.
 """
 
+from collections.abc import Sequence
+
 import attrs
 import numpy as np
 
@@ -133,8 +135,10 @@ class RouteRecords:
         self._add(rank, number, nothing, nothing, topology.dma.packet_bytes, nobody)
         return DistinctRows(column[None, :], np.zeros(1, np.int64))
 
-    def records(self, processes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All routes, their uses of parts that may be contended, and all parts."""
+    def records(
+        self, processes: int, changing: Sequence[int] = ()
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All routes, their uses of parts that may be contended or are changing, and all parts."""
         entries = (np.concatenate(column) for column in zip(*self._entries, strict=True))
         route, part, times = self._merged(*entries)
         parts = self._parts
@@ -152,7 +156,8 @@ class RouteRecords:
         route, part, times = self._merged(route, self._classes[part], times)
         demand = times * routes["cap"][route]
         process = np.concatenate(self._processes)[route]
-        keep = _contended_parts(part, demand, process, capacity, processes)[part]
+        is_changing = np.isin(part, np.asarray(changing, np.int64))
+        keep = _contended_parts(part, demand, process, capacity, processes)[part] | is_changing
         uses = empty("use", int(keep.sum()))
         uses["part"], uses["times"] = part[keep], times[keep]
         bounds = np.searchsorted(route[keep], np.arange(self._count + 1))
@@ -165,6 +170,7 @@ class RouteRecords:
         routes["cap_level"] = -(-(limit << FINE) // routes["weight"])
         routes["first_use"], routes["end_use"] = bounds[:-1], bounds[1:]
         routes["is_shared"] = np.diff(bounds) > 0
+        routes["changes"][route[is_changing]] = 1
         part_records["capacity"], part_records["user"] = capacity, NONE
         return routes, uses, part_records
 

@@ -48,13 +48,16 @@ DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
     IS_CRAMPED,
     TAKEN,
     STEPS_LEFT,
-) = range(16)
+    NEXT_CHANGE,
+    PARKED,
+) = range(18)
 """Numbers in ClockState.counts: of `todo`, its head and length; events; increments that have room,
 and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
 end of all events; of one sharing: the level up to which rates stay, the least `cap_level` of flows
 without a rate, the tightest parts; whether a flow had less than 1 MB/s; events that have been moved
-out of ClockState.event; the steps left until the kernel returns."""
-COUNTS = 16
+out of ClockState.event; the steps left until the kernel returns; of a disturbance: the next change,
+and the flows that stand still."""
+COUNTS = 18
 
 
 def _record(names: str) -> np.dtype[np.void]:
@@ -86,8 +89,8 @@ RECORDS = {
     "branch": _record("taken first"),
     # of a route: ps until bytes flow, ps from the last byte until completion, the rank sent to if
     # over EFA, MB/s alone, its weight where it competes, the level at which it has as much as
-    # alone, its uses, whether it may have to share
-    "route": _record("lead latency pair cap weight cap_level first_use end_use is_shared"),
+    # alone, its uses, whether it may have to share, whether a part of it changes its speed
+    "route": _record("lead latency pair cap weight cap_level first_use end_use is_shared changes"),
     # of a route and part: how often each byte passes the part
     "use": _record("part times"),
     # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
@@ -106,12 +109,20 @@ RECORDS = {
     # the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being worked
     # out, the level at which it got its rate, its new rate, rate, what its route has, whether bytes
     # flow; its time and place in the heap; lists: of processes to look at, of flows whose rates are
-    # worked out and of those still without, the heap
+    # worked out and of those still without, the heap; of a disturbance: its paces and what becomes
+    # of its transfers, whether it stands still, whether its flow does, whether it never goes on
     "process": _record(
         "row free last percent pair message arrived awaited next is_todo route start begun alone "
         "end floor cause reason left since is_affected level new_rate rate weight cap_level cap "
-        "first_use end_use is_moving due place todo affected waiting heap"
+        "first_use end_use is_moving due place todo affected waiting heap "
+        "first_pace end_pace fault end_fault is_still is_parked is_halted"
     ),
+    # of a disturbance: the speed of a queue of a rank from a time on
+    "pace": _record("start speed"),
+    # what becomes of the n-th transfer of a ring of a rank
+    "fault": _record("nth completions longer late"),
+    # from a time on: the MB/s of a part, or (part NONE) whether a process stands still
+    "change": _record("start part process value"),
     # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue
     # waits for it, so that they can be dropped
@@ -156,6 +167,9 @@ class ClockState(NamedTuple):
     increment: np.ndarray
     event: np.ndarray
     counts: np.ndarray  # int64
+    pace: np.ndarray
+    fault: np.ndarray
+    change: np.ndarray
 
 
 def empty(field: str, count: int) -> np.ndarray:
