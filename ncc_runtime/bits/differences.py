@@ -68,14 +68,17 @@ def difference(one: np.ndarray, other: np.ndarray) -> BitDifference:
     wide = [array.astype(np.float64) for array in (left, right)]
     finite = np.isfinite(wide[0]) & np.isfinite(wide[1])
     first, second = (array[finite] for array in wide)
-    apart = np.abs(first - second)
+    with np.errstate(over="ignore"):  # of numbers near the largest of 64 bits it is infinite
+        apart = np.abs(first - second)
     scale = np.maximum(np.abs(first), np.abs(second))
-    steps = [total_order(array[finite]).tolist() for array in (left, right)]
+    places = [total_order(array[finite]).astype(np.int64) for array in (left, right)]
+    # as unsigned numbers, for the distance of two of 64 bits may take all of these
+    steps = np.maximum(*places).view(np.uint64) - np.minimum(*places).view(np.uint64)
     return BitDifference(
         one.size,
         len(at),
         float(apart.max(initial=0.0)),
         float(np.max(apart / np.where(scale > 0, scale, 1.0), initial=0.0)),
-        max((abs(a - b) for a, b in zip(*steps, strict=True)), default=0),
+        int(steps.max(initial=0)),
         int(np.count_nonzero(~finite)),
     )
