@@ -6,6 +6,7 @@ everywhere.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from types import MappingProxyType
 
 import attrs
@@ -13,13 +14,7 @@ import numpy as np
 
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock import machine_code, uncompiled
-from ncc_runtime.execution.clock.disturbed import (
-    Halted,
-    changing_parts,
-    disturbed,
-    halted,
-    is_halted,
-)
+from ncc_runtime.execution.clock.disturbed import changes_times, disturbed
 from ncc_runtime.execution.clock.event_log import IN_MEMORY, EventLog, trace_of
 from ncc_runtime.execution.clock.instances import Instances, symmetric_instances, unreduced
 from ncc_runtime.execution.clock.kernel import LEAST_ROOM
@@ -87,20 +82,25 @@ def simulate(
     return run.trace
 
 
+@attrs.frozen
+class Halted:
+    """A queue of a rank that a disturbance stopped for ever."""
+
+    queue: int
+    rank: int
+    row: int  # that it cannot start or complete
+    since_ps: int  # when it would have started, or when it or its bytes came to a stand
+    part: int | None  # over which its bytes cannot pass; None where the queue itself stands still
+
+
 @attrs.frozen(eq=False)
 class TimedRun:
-    """What the clock says of one execution, which a disturbance may keep from its end.
+    """What became of one run."""
 
-    - `trace`: the rows that were completed; one that never is has no event
-    - `stuck`: queues that wait for a value that no semaphore reaches
-    - `halted`: queues that the disturbance itself stops for ever
-    - `held`: what semaphores hold at the end, (ranks, semaphores) int64
-    """
-
-    trace: Trace
-    stuck: tuple[Stuck, ...]
+    trace: Trace  # of the rows that were completed
+    stuck: tuple[Stuck, ...]  # queues that wait for what nothing will provide
     halted: tuple[Halted, ...]
-    held: np.ndarray
+    held: np.ndarray  # by semaphores at the end, (ranks, semaphores) int64
 
     @property
     def is_complete(self) -> bool:
@@ -109,9 +109,9 @@ class TimedRun:
 
 
 class Clock:
-    """Times of one executable, whose loops and conditionals go as decided.
+    """Times runs of one executable whose loops and conditionals always go the same way.
 
-    Its tables are made once, for any number of runs.
+    Its tables are made once, so that further runs cost only what happens in them.
     """
 
     def __init__(
@@ -125,59 +125,82 @@ class Clock:
         self._parts = Parts(
             executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
         )
-        self._tables: tuple[tuple[int, tuple[int, ...]], ClockProgram] | None = None
 
     def run(self, disturbance: Disturbance = NOTHING, in_memory: int = IN_MEMORY) -> TimedRun:
-        """One execution; a trace of more than `in_memory` events is kept on disk."""
-        executable, every_rank = self.executable, unreduced(self.executable)
-        if disturbance is not NOTHING:
-            executable.check_all_ranks_have_columns()
-        elif not self._run_sizes:
-            instances = symmetric_instances(executable, self._parts, self._decisions)
-            log = EventLog(in_memory)
-            machine = self._perform(NOTHING, instances, log)
-            # a deadlock of one of symmetric instances is run again, to name all that are stuck
-            if instances.ranks == executable.representatives or not _has_rows_left(machine).any():
-                return self._timed(machine, instances, log)
-        log = EventLog(in_memory)
-        return self._timed(self._perform(disturbance, every_rank, log), every_rank, log)
+        """One run in which some things go wrong; no row that cannot be performed is an error.
 
-    def _timed(self, machine: ClockState, instances: Instances, log: EventLog) -> TimedRun:
+        A trace of more than `in_memory` events is kept on disk. A disturbance needs the columns of
+        every rank: ValueError for an executable with those of one instance only, or for what the
+        executable does not have. LoweringError for a run that takes too long to be counted.
+        """
+        if not changes_times(disturbance):
+            run = self._timed(self._symmetric, NOTHING, in_memory)
+            if not run.stuck or self._symmetric is self._whole:
+                return run
+            # a deadlock: run again with every rank, to name all that are stuck
+        elif self.executable.representatives < self.executable.ranks:
+            raise ValueError("a disturbance needs the columns of every rank")
+        return self._timed(self._whole, disturbance, in_memory)
+
+    @cached_property
+    def _symmetric(self) -> "_Tables":
+        """Of one of the symmetric instances, if they are symmetric."""
         executable = self.executable
-        held = machine.semaphore["held"].reshape(instances.ranks, -1)
-        return TimedRun(
-            trace_of(executable, machine, instances, log),
-            tuple(_stuck(executable, machine)),
-            tuple(halted(machine)),
-            held,
-        )
+        if self._run_sizes:
+            return self._whole
+        instances = symmetric_instances(executable, self._parts, self._decisions)
+        if instances.ranks == executable.representatives:
+            return self._whole
+        return self._tables(instances)
 
-    def _perform(self, disturbance: Disturbance, instances: Instances, log: EventLog) -> ClockState:
-        """The state at the end of the run, of one of the symmetric instances."""
-        executable, key = self.executable, (instances.ranks, changing_parts(disturbance))
-        if self._tables is None or self._tables[0] != key:
-            tables = ProgramTables(executable, self._parts, instances)
-            self._tables = key, tables.program(self._decisions, self._run_sizes, key[1])
-        program = self._tables[1]
+    @cached_property
+    def _whole(self) -> "_Tables":
+        """Of every rank that has columns."""
+        return self._tables(unreduced(self.executable))
+
+    def _tables(self, instances: Instances) -> "_Tables":
+        tables = ProgramTables(self.executable, self._parts, instances)
+        return _Tables(instances, tables.program(self._decisions, self._run_sizes))
+
+    def _timed(self, tables: "_Tables", disturbance: Disturbance, in_memory: int) -> TimedRun:
+        executable, instances, program = self.executable, tables.instances, tables.program
+        log = EventLog(in_memory)
         machine = machine_of(executable, self._parts.model, program, instances.ranks)
-        machine = machine._replace(event=log.first_table(program.events + 1))
         if disturbance is not NOTHING:
-            machine = disturbed(machine, disturbance)
-        total = None if program.expected is None else program.expected * instances.count
-        with phase("times", "events", total) as now:
-            while (why := _go_on(machine)) != DONE:
-                _check_time(executable, machine)
-                now.done = int(machine.counts[EVENTS]) * instances.count
-                if why == LOG_FULL:
-                    machine = log.room(machine)
-                elif why == INCREMENTS_FULL:
-                    # twice the room; semaphores that grow move to the end of it
-                    more = empty("increment", max(64, len(machine.increment)))
-                    machine = machine._replace(increment=np.concatenate((machine.increment, more)))
-                # else paused, so that Python handles signals such as Ctrl-C
-        _check_time(executable, machine)
-        log.close(machine)
-        return machine
+            machine = disturbed(machine, executable, self._parts, program.routes, disturbance)
+        machine = machine._replace(event=log.first_table(program.events + 1))
+        machine = _performed(executable, machine, log, program.expected, instances.count)
+        held = machine.semaphore["held"].reshape(instances.ranks, -1)
+        halted = tuple(_halted(machine))
+        trace = trace_of(executable, machine, instances, log)
+        return TimedRun(trace, tuple(_stuck(executable, machine)), halted, held)
+
+
+@attrs.frozen(eq=False)
+class _Tables:
+    instances: Instances
+    program: ClockProgram
+
+
+def _performed(
+    executable: Executable, machine: ClockState, log: EventLog, expected: int | None, instances: int
+) -> ClockState:
+    """The state at the end of the run; `instances` are alike, one of them is performed."""
+    total = None if expected is None else expected * instances
+    with phase("times", "events", total) as now:
+        while (why := _go_on(machine)) != DONE:
+            _check_time(executable, machine)
+            now.done = int(machine.counts[EVENTS]) * instances
+            if why == LOG_FULL:
+                machine = log.room(machine)
+            elif why == INCREMENTS_FULL:
+                # twice the room; semaphores that grow move to the end of it
+                more = empty("increment", max(64, len(machine.increment)))
+                machine = machine._replace(increment=np.concatenate((machine.increment, more)))
+            # else paused, so that Python handles signals such as Ctrl-C
+    _check_time(executable, machine)
+    log.close(machine)
+    return machine
 
 
 def _go_on(machine: ClockState) -> int:
@@ -245,6 +268,9 @@ def machine_of(
         jump=program.jump,
         route=program.route,
         use=program.use,
+        stage=empty("stage", 0),
+        change=empty("change", 0),
+        fault=empty("fault", 0),
         process=process,
         part=program.part.copy(),
         node=empty("node", len(process) * most_uses),
@@ -254,16 +280,13 @@ def machine_of(
         increment=increment,
         event=empty("event", 0),
         counts=counts,
-        pace=empty("pace", 0),
-        fault=empty("fault", 0),
-        change=empty("change", 0),
     )
 
 
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
     queues = len(executable.queues)
     process = empty("process", queues * ranks)
-    for field in ("last", "route", "end", "next", "place", "pair"):
+    for field in ("last", "route", "end", "next", "place", "pair", "stage", "halted", "fault"):
         process[field] = NONE
     process["free"] = start_ps
     process["percent"] = 100
@@ -291,14 +314,38 @@ def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:
-    """The processes that wait for a semaphore with rows left, and what they wait for."""
-    ranks = int(machine.sizes[0]["ranks"])
-    for process in np.flatnonzero(_has_rows_left(machine) & ~is_halted(machine)).tolist():
-        number, rank = divmod(process, ranks)
-        row = int(machine.process[process]["row"])
+    """The processes that have rows left, and the semaphores that they wait for."""
+    process = machine.process
+    waits = _has_rows_left(machine) & (process["route"] == NONE) & (process["halted"] == NONE)
+    for number, rank, row in _places(machine, waits):
         wait_sem = executable.queues[number].sync.wait_sem[row]
         sem = int(wait_sem[rank if len(wait_sem) > 1 else 0])
-        yield Stuck(number, row, rank, sem, int(machine.process[process]["awaited"]))
+        awaited = process[number * int(machine.sizes[0]["ranks"]) + rank]["awaited"]
+        yield Stuck(number, row, rank, sem, int(awaited))
+
+
+def _halted(machine: ClockState) -> Iterator[Halted]:
+    """The processes that stand still for ever, or whose bytes do."""
+    process, ranks = machine.process, int(machine.sizes[0]["ranks"])
+    halts = (process["route"] != NONE) | (process["halted"] != NONE)
+    for number, rank, row in _places(machine, halts):
+        it, queue = process[number * ranks + rank], machine.queue[number]
+        if queue["kind"] == RING:
+            tail = machine.semaphore[rank * int(machine.sizes[0]["semaphores"]) + queue["tail"]]
+            row = int(machine.increment[tail["start"] + row - tail["dropped"]]["pushed"])
+        since, part = int(it["halted"]), None
+        if since == NONE:
+            since = int(it["since"])
+            used = machine.use["part"][it["first_use"] : it["end_use"]]
+            down = used[machine.part["capacity"][used] == 0]
+            part = int(down[0]) if len(down) and not it["is_stopped"] else None
+        yield Halted(number, rank, row, since, part)
+
+
+def _places(machine: ClockState, which: np.ndarray) -> Iterator[tuple[int, int, int]]:
+    """Queue, rank and row of processes, by queue, then rank."""
+    for process in np.flatnonzero(which).tolist():
+        yield *divmod(process, int(machine.sizes[0]["ranks"])), int(machine.process[process]["row"])
 
 
 def _has_rows_left(machine: ClockState) -> np.ndarray:

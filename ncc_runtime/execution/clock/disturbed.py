@@ -1,162 +1,173 @@
-"""A disturbance as the kernel's records: `pace`, `fault` and `change` of tables.py."""
+"""A disturbance as the kernel's records: stages of queues' speeds, changes of parts, faults.
 
-from collections.abc import Iterable, Iterator, Sequence
+What happens at a time is either known from the start, so that a row that is performed ahead of time
+finds it in a table (the stages of its queue's speed), or it concerns bytes under way and comes in
+order of time (changes).
+"""
 
-import attrs
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
 import numpy as np
 
-from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock.tables import ENGINE, NONE, RING, ClockState, empty
+from ncc_runtime.execution.clock.routes import MEGA, RouteRecords
+from ncc_runtime.execution.clock.tables import BEYOND, NONE, ClockState, empty
 from ncc_runtime.execution.disturbance import (
     ALWAYS_PS,
     FULL_SPEED,
     Disturbance,
     PartSpeed,
     QueueSpeed,
+    TransferFault,
 )
-from ncc_runtime.machine_model.timing import PS_PER_S
-
-_MOST_WORK_PS = (2**63 - 1) // FULL_SPEED
-
-
-@attrs.frozen
-class Halted:
-    """A queue of a rank that a disturbance itself stops for ever."""
-
-    queue: int
-    rank: int
-    row: int
-    since_ps: int
-    part: int | None  # through which nothing passes; None: the queue stands still
+from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.machine_model.parts import PartKind, Parts
 
 
-def changing_parts(disturbance: Disturbance) -> tuple[int, ...]:
-    """The parts whose speed changes, each once, in order."""
-    return tuple(sorted({each.part for each in disturbance.parts}))
-
-
-def disturbed(machine: ClockState, disturbance: Disturbance) -> ClockState:
-    """A machine before its first row, with all that will go wrong; its processes are changed."""
-    ranks = int(machine.sizes[0]["ranks"])
-    process, changes = machine.process, _part_changes(machine, disturbance)
-    for rank, late_ps in disturbance.late_start_ps.items():
-        process["free"][rank::ranks] += late_ps
-
-    paces: list[tuple[int, int]] = []
-    of_queues: dict[int, list[QueueSpeed]] = {}
-    for each in disturbance.queues:
-        of_queues.setdefault(each.queue * ranks + each.rank, []).append(each)
-    for number, speeds in of_queues.items():
-        is_engine = machine.queue[number // ranks]["kind"] == ENGINE
-        steps = _steps(speeds)
-        if not is_engine:
-            steps = [(start, FULL_SPEED if speed else 0) for start, speed in steps]
-        process[number]["first_pace"] = len(paces)
-        paces += steps
-        process[number]["end_pace"] = len(paces)
-        changes += [(start, NONE, number, int(not speed)) for start, speed in steps]
-    if of_queues:
-        _check_work(machine)
-
-    faults: dict[tuple[int, int], tuple[int, int, int]] = {}
-    for fault in disturbance.transfers:
-        place = fault.queue * ranks + fault.rank, fault.nth
-        completions, longer, late = faults.get(place, (1, 0, 0))
-        faults[place] = (
-            completions * fault.completions,
-            longer + fault.longer_ps,
-            late + fault.late_ps,
-        )
-    for at, (number, _) in enumerate(sorted(faults)):
-        if process[number]["end_fault"] == 0:
-            process[number]["fault"] = at
-        process[number]["end_fault"] = at + 1
-    # what completes twice needs room for as many increments more
-    machine.sizes[0]["most_posts"] *= max([1, *(times for times, _, _ in faults.values())])
-
-    rows = [(nth, *faults[number, nth]) for number, nth in sorted(faults)]
-    return machine._replace(
-        pace=_table("pace", paces),
-        fault=_table("fault", rows),
-        change=_table("change", sorted(changes)),
+def changes_times(disturbance: Disturbance) -> bool:
+    """Whether a run may take other times by it."""
+    return bool(
+        disturbance.parts
+        or disturbance.queues
+        or any(disturbance.late_start_ps.values())
+        or any(_changes_times(fault) for fault in disturbance.transfers)
     )
 
 
-def _part_changes(machine: ClockState, disturbance: Disturbance) -> list[tuple[int, int, int, int]]:
-    """Rows of `change` that give parts other rates."""
-    of_parts: dict[int, list[PartSpeed]] = {}
-    for each in disturbance.parts:
-        of_parts.setdefault(each.part, []).append(each)
-    changes = []
-    for part, speeds in of_parts.items():
-        usual = int(machine.part[part]["capacity"])
-        for start, speed in _steps(speeds):
-            rate = max(1, usual * speed // FULL_SPEED) if speed else 0
-            changes.append((start, part, NONE, rate))
-    return changes
+def _changes_times(fault: TransferFault) -> bool:
+    return fault.completions != 1 or fault.longer_ps > 0 or fault.late_ps > 0
 
 
-def _steps(speeds: Sequence[PartSpeed | QueueSpeed]) -> list[tuple[int, int]]:
-    """The speed from each time on at which it changes, the first at 0: products of what holds."""
-    times = {0, *(each.start_ps for each in speeds), *(each.end_ps for each in speeds)}
-    steps: list[tuple[int, int]] = []
-    for start in sorted(times - {ALWAYS_PS}):
-        speed = FULL_SPEED
-        for each in speeds:
-            if speed and each.start_ps <= start < each.end_ps:
-                speed = max(1, speed * each.speed // FULL_SPEED) if each.speed else 0
-        if not steps or steps[-1][1] != speed:
-            steps.append((start, speed))
-    return steps
+def disturbed(
+    machine: ClockState,
+    executable: Executable,
+    parts: Parts,
+    routes: RouteRecords,
+    disturbance: Disturbance,
+) -> ClockState:
+    """A machine before its first row to which a disturbance will happen; it has every rank.
+
+    ValueError for a queue, rank or part that there is not.
+    """
+    _check(executable, parts, disturbance)
+    ranks, process = executable.ranks, machine.process
+    for rank, late_ps in disturbance.late_start_ps.items():
+        process["free"][rank::ranks] += late_ps
+    changes: list[tuple[int, int, int, int]] = []
+
+    # stages of the queues whose speed changes
+    speeds: dict[int, list[QueueSpeed]] = defaultdict(list)
+    for speed in disturbance.queues:
+        speeds[speed.queue * ranks + speed.rank].append(speed)
+    stages: list[tuple[int, int]] = []
+    for number, of_queue in speeds.items():
+        process[number]["stage"] = len(stages)
+        was_running = 1
+        for start, until, speed_now in stages_of(of_queue):
+            stages.append((until, speed_now))
+            if was_running != min(1, speed_now):
+                was_running = min(1, speed_now)
+                changes.append((start, NONE, number, was_running))
+
+    # rates of the parts that change them
+    slowed: dict[int, list[PartSpeed]] = defaultdict(list)
+    for part_speed in disturbance.parts:
+        slowed[part_speed.part].append(part_speed)
+    if slowed:
+        rates = dict(_rates_of_parts(parts, slowed))
+        for part, of_part in rates.items():
+            changes += [(start, part, NONE, rate) for start, rate in of_part]
+        route, use, part_records = routes.records(len(process), np.array(list(rates)))
+        most_uses = int((route["end_use"] - route["first_use"]).max(initial=1))
+        sizes = machine.sizes.copy()
+        sizes["most_uses"] = most_uses
+        node = empty("node", len(process) * most_uses)
+        machine = machine._replace(route=route, use=use, part=part_records, node=node, sizes=sizes)
+
+    faults = _faults(disturbance.transfers, ranks)
+    for at in range(len(faults) - 1, -1, -1):
+        process[faults[at]["process"]]["fault"] = at
+    return machine._replace(
+        stage=np.array(stages, machine.stage.dtype),
+        change=np.array(sorted(changes), machine.change.dtype),
+        fault=faults,
+    )
 
 
-def _check_work(machine: ClockState) -> None:
-    """Refuse instructions so long that they overflow when counted in ten-thousandths."""
-    rows, percent = machine.row, int(machine.process["percent"].min(initial=100))
-    most = int((rows["overhead"] + rows["work"]).max(initial=0)) * 100 // max(1, percent)
-    if most > _MOST_WORK_PS:
-        raise LoweringError(
-            f"an instruction takes {most // PS_PER_S:,} s, more than the "
-            f"{_MOST_WORK_PS // PS_PER_S:,} s that the clock can count at changing speeds"
+def stages_of(speeds: Iterable[PartSpeed | QueueSpeed]) -> Iterator[tuple[int, int, int]]:
+    """(start, end, speed) of all time, in order: the product of the speeds that hold.
+
+    In ten-thousandths, rounded down, but not to 0. What ends at ALWAYS_PS or later never does.
+    """
+    holding = [speed for speed in speeds if speed.start_ps < speed.end_ps and speed.end_ps > 0]
+    times = {0, BEYOND}
+    for speed in holding:
+        times |= {max(0, speed.start_ps), BEYOND if speed.end_ps >= ALWAYS_PS else speed.end_ps}
+    ordered = sorted(times)
+    begins: dict[int, list[PartSpeed | QueueSpeed]] = defaultdict(list)
+    for speed in holding:
+        begins[max(0, speed.start_ps)].append(speed)
+    now_holding: list[PartSpeed | QueueSpeed] = []
+    for at, start in enumerate(ordered[:-1]):
+        now_holding = [speed for speed in now_holding if speed.end_ps > start] + begins[start]
+        product, whole = 1, 1
+        for speed in now_holding:
+            product, whole = product * speed.speed, whole * FULL_SPEED
+        yield start, ordered[at + 1], min(1, product) and max(1, product * FULL_SPEED // whole)
+
+
+def _rates_of_parts(
+    parts: Parts, slowed: Mapping[int, Sequence[PartSpeed]]
+) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """(part, [(from a time on, MB/s)]) of the parts that change, pools of DMA engines among them.
+
+    A rank's engines together have what its groups of engines have.
+    """
+    stages = {part: list(stages_of(of_part)) for part, of_part in slowed.items()}
+    for part, of_part in stages.items():
+        rate = int(parts.rates[part])
+        yield part, [(start, whole_mb(rate * speed, FULL_SPEED)) for start, _, speed in of_part]
+    dma = parts.span(PartKind.DMA)
+    groups = [part for part in stages if dma.start <= part < dma.stop]
+    for rank in sorted({(part - dma.start) // parts.groups for part in groups}):
+        first = dma.start + rank * parts.groups
+        of_rank = range(first, first + parts.groups)
+        starts = sorted({start for part in of_rank for start, *_ in stages.get(part, ())})
+        total = dict.fromkeys(starts, 0)
+        for part in of_rank:
+            for begin, end, speed in stages.get(part, [(0, BEYOND, FULL_SPEED)]):
+                for start in starts:
+                    if begin <= start < end:
+                        total[start] += int(parts.rates[part]) * speed
+        rates = [(start, whole_mb(each, FULL_SPEED)) for start, each in total.items()]
+        yield parts.count + rank, rates
+
+
+def whole_mb(rate: int, divisor: int) -> int:
+    """Bytes a second, times a divisor, as whole MB/s; at least 1 where it is not 0."""
+    return min(1, rate) and max(1, rate // divisor // MEGA)
+
+
+def _faults(transfers: Sequence[TransferFault], ranks: int) -> np.ndarray:
+    """Records of transfers that go wrong; what goes wrong with one several times adds up."""
+    joined: dict[tuple[int, int], tuple[int, int, int]] = {}
+    for fault in filter(_changes_times, transfers):
+        key = fault.queue * ranks + fault.rank, fault.nth
+        completions, longer_ps, late_ps = joined.get(key, (1, 0, 0))
+        joined[key] = (
+            min(2, completions * fault.completions),
+            longer_ps + fault.longer_ps,
+            late_ps + fault.late_ps,
         )
+    rows = [(*key, *found) for key, found in sorted(joined.items())]
+    return np.array(rows, empty("fault", 0).dtype)
 
 
-def _table(name: str, rows: Iterable[tuple[int, ...]]) -> np.ndarray:
-    listed = list(rows)
-    table = empty(name, len(listed))
-    table[:] = listed
-    return table
-
-
-def is_halted(machine: ClockState) -> np.ndarray:
-    """Which processes a disturbance has stopped for ever, (processes,) bool; after a run."""
-    process = machine.process
-    return np.asarray((process["is_halted"] != 0) | (process["is_parked"] != 0))
-
-
-def halted(machine: ClockState) -> Iterator[Halted]:
-    """The same with what stops them."""
-    ranks = int(machine.sizes[0]["ranks"])
-    for number in np.flatnonzero(is_halted(machine)).tolist():
-        of = machine.process[number]
-        queue, rank = divmod(number, ranks)
-        row = _row_of(machine, number)
-        if of["is_halted"] or of["is_still"]:
-            paces = machine.pace[of["first_pace"] : of["end_pace"]]
-            began = int(of["start"]) if of["is_halted"] else int(of["since"])
-            yield Halted(queue, rank, row, max(began, int(paces["start"][-1])), None)
-            continue
-        uses = machine.use["part"][of["first_use"] : of["end_use"]]
-        part = int(uses[machine.part["capacity"][uses] == 0][0])
-        yield Halted(queue, rank, row, int(of["since"]), part)
-
-
-def _row_of(machine: ClockState, process: int) -> int:
-    """The row at which a process is; of a ring: the one that was pushed."""
-    of, ranks = machine.process[process], int(machine.sizes[0]["ranks"])
-    number, rank = divmod(process, ranks)
-    queue, row = machine.queue[number], int(of["row"])
-    if queue["kind"] != RING:
-        return row
-    tail = machine.semaphore[rank * int(machine.sizes[0]["semaphores"]) + int(queue["tail"])]
-    return int(machine.increment[int(tail["start"]) + row - int(tail["dropped"])]["pushed"])
+def _check(executable: Executable, parts: Parts, disturbance: Disturbance) -> None:
+    for part_speed in disturbance.parts:
+        if not 0 <= part_speed.part < parts.count:
+            raise ValueError(f"there is no part {part_speed.part}")
+    of_queues: list[QueueSpeed | TransferFault] = [*disturbance.queues, *disturbance.transfers]
+    for each in of_queues:
+        if not 0 <= each.queue < len(executable.queues) or not 0 <= each.rank < executable.ranks:
+            raise ValueError(f"there is no queue {each.queue} of rank {each.rank}")

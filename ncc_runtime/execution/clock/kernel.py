@@ -8,26 +8,23 @@ and rows that share nothing need no event queue.
 A semaphore is the list of times at which it reached each of its values, so a row that is performed
 late in the loop still finds when its value was seen. Processes sleep on a semaphore until it
 holds the value that they wait for.
-
-A disturbance (`execution/disturbance.py`) adds two things. What a row takes depends on its start
-alone (`_paced`), so rows may still be performed early. What bytes under way do depends on time: the
-changes of parts, and of processes that stand still, are taken in order of time beside the heap.
 """
 
 from ncc_runtime.execution.clock.max_min import (
     MICRO,
+    change_speeds,
+    is_blocked,
     join,
     leave,
+    park,
     pop,
     put,
-    remove,
-    set_capacity,
-    settle,
     update_rates,
 )
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
     BEYOND,
+    CHANGES,
     COUNTED,
     DONE,
     ENGINE,
@@ -39,7 +36,6 @@ from ncc_runtime.execution.clock.tables import (
     LARGEST,
     LATEST,
     LOG_FULL,
-    NEXT_CHANGE,
     NONE,
     PARKED,
     PAUSED,
@@ -49,12 +45,10 @@ from ncc_runtime.execution.clock.tables import (
     SEMAPHORE,
     STEPS_LEFT,
     TAKEN,
+    UNIT,
     WAITING,
     ClockState,
 )
-
-FULL_SPEED = 10_000
-"""As in `execution/disturbance.py`; numba wants it here."""
 
 LEAST_ROOM = 4
 """A semaphore that outgrows its room gets twice as much, and at least this."""
@@ -170,9 +164,7 @@ def run(m: ClockState) -> int:
         full = _perform_ready(m)
         if full != DONE:
             return full
-        if m.counts[HEAP] == 0 and (
-            m.counts[PARKED] == 0 or m.counts[NEXT_CHANGE] == len(m.change)
-        ):
+        if m.counts[HEAP] == 0 and (m.counts[PARKED] == 0 or m.counts[CHANGES] == len(m.change)):
             return DONE
         if m.counts[STEPS_LEFT] <= 0:
             return PAUSED
@@ -202,71 +194,30 @@ def _perform_ready(m: ClockState) -> int:
 
 
 def _advance(m: ClockState) -> None:
-    """Advance to the next time at which flows begin or end, or speeds change."""
-    is_change = m.counts[NEXT_CHANGE] < len(m.change)
-    now = m.change[m.counts[NEXT_CHANGE]].start if is_change else BEYOND
-    if m.counts[HEAP] > 0:
-        now = min(now, m.process[m.process[0].heap].due)
+    """Advance to the next time at which flows begin or end, or a speed changes."""
+    now = m.process[m.process[0].heap].due if m.counts[HEAP] > 0 else BEYOND
+    if m.counts[CHANGES] < len(m.change):
+        now = min(now, m.change[m.counts[CHANGES]].time)
+        change_speeds(m, now)
     while m.counts[HEAP] > 0 and m.process[m.process[0].heap].due == now:
         process = pop(m)
         if m.process[process].is_moving:
             leave(m, process)
             m.process[process].end = now
             wake(m, process)
-        elif _may_move(m, process):
-            join(m, process)
+        elif len(m.change) > 0 and is_blocked(m, process):
+            park(m, process)
+        elif m.process[process].left == 0:  # a transfer of no bytes passes where others could
+            m.process[process].end = now
+            wake(m, process)
         else:
-            m.process[process].is_parked = 1
-            m.counts[PARKED] += 1
-    if is_change:
-        _change(m, now)
+            join(m, process)
     update_rates(m, now)
-
-
-def _may_move(m: ClockState, process: int) -> bool:
-    """Whether neither a queue nor a part of its route stands still."""
-    it = m.process[process]
-    if it.is_still:
-        return False
-    for at in range(it.first_use, it.end_use):  # noqa: SIM110 - numba has no generators
-        if m.part[m.use[at].part].capacity == 0:
-            return False
-    return True
-
-
-def _change(m: ClockState, now: int) -> None:
-    """Take the changes of this time; flows stop where nothing passes, and go on where it does."""
-    is_any = False
-    while m.counts[NEXT_CHANGE] < len(m.change) and m.change[m.counts[NEXT_CHANGE]].start == now:
-        change = m.change[m.counts[NEXT_CHANGE]]
-        m.counts[NEXT_CHANGE] += 1
-        is_any = True
-        if change.part != NONE:
-            set_capacity(m, change.part, change.value)
-        else:
-            m.process[change.process].is_still = change.value
-    if not is_any:
-        return
-    m.counts[STEPS_LEFT] -= len(m.process)
-    for process in range(len(m.process)):
-        it = m.process[process]
-        if it.is_moving and not _may_move(m, process):
-            settle(m, process, now)
-            leave(m, process)
-            remove(m, process)
-            it.is_parked = 1
-            m.counts[PARKED] += 1
-        elif it.is_parked and _may_move(m, process):
-            it.is_parked = 0
-            m.counts[PARKED] -= 1
-            join(m, process)
 
 
 def _row(m: ClockState, process: int) -> bool:
     """Perform the next row of an engine or a CC-core, if its value is there; whether it was."""
     it = m.process[process]
-    if it.is_halted:
-        return False
     if it.route != NONE:
         return _complete_row(m, process)
     ranks = m.sizes[0].ranks
@@ -296,48 +247,101 @@ def _row(m: ClockState, process: int) -> bool:
 def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int) -> bool:
     """Begin a row of an engine or a CC-core, and complete it if it moves nothing.
 
-    False if its queue stands still for ever before the row is done.
+    False if it never gets so far.
     """
     it, ranks = m.process[process], m.sizes[0].ranks
     queue, rank = m.queue[process // ranks], process % ranks
     row = m.row[queue.base + it.row]
-    overhead, work = -(-row.overhead * 100 // it.percent), -(-row.work * 100 // it.percent)
-    begun, end = start + overhead, start + overhead + work
-    if it.first_pace < it.end_pace and (queue.kind == ENGINE or not _is_idle(m, process)):
-        it.start = start
-        start = _paced(m, process, start, 0)
-        begun = _paced(m, process, start, overhead)
-        end = _paced(m, process, begun, work)
+    if queue.kind != ENGINE and _is_idle(m, process):
+        _move_on(m, process)
+        return True
+    if it.stage == NONE:
+        begun = start - (-row.overhead * 100 // it.percent)
+        end = begun - (-row.work * 100 // it.percent)
+    else:
+        start = _started(m, process, start)
+        begun = start if start == NONE else _worked(m, process, start, row.overhead)
+        end = begun if begun == NONE else _worked(m, process, begun, row.work)
         if end == NONE:
-            it.is_halted = 1
             return False
     route = m.cells[row.route + queue.route * rank]
     if route != NONE:
         it.start, it.cause, it.reason, it.floor = start, cause, reason, end
         _send(m, process, route, begun, m.cells[row.size + queue.size * rank])
         return True
-    if queue.kind == ENGINE or not _is_idle(m, process):
-        _log_event(m, process, it.row, start, end, cause, reason, 0, 1, 0)
-        it.free = end
+    _log_event(m, process, it.row, start, end, cause, reason, 0, 1, 0)
+    it.free = end
     _move_on(m, process)
     return True
 
 
-def _paced(m: ClockState, process: int, start: int, work: int) -> int:
-    """When work that begins at a time is done at the speeds of its queue; NONE if never.
+def _started(m: ClockState, process: int, time: int) -> int:
+    """When a process that has something to do from a time on starts with it; NONE for never."""
+    it, ready = m.process[process], time
+    while m.stage[it.stage].until <= time:
+        it.stage += 1
+    while m.stage[it.stage].speed == 0:
+        time = m.stage[it.stage].until
+        if time == BEYOND:
+            it.halted = ready
+            return NONE
+        it.stage += 1
+    return time
 
-    Of no work: when it could begin.
+
+def _worked(m: ClockState, process: int, time: int, work: int) -> int:
+    """When a process has done work, in ps at full speed, that it begins at a time; NONE for never.
+
+    An engine works at its speed. Other queues work as usual unless they stand still.
     """
-    it, time, left = m.process[process], start, work * FULL_SPEED
-    for at in range(it.first_pace, it.end_pace):
-        speed = m.pace[at].speed
-        until = m.pace[at + 1].start if at + 1 < it.end_pace else BEYOND
-        if start != NONE and until > time:
-            if speed > 0 and -(-left // speed) <= until - time:
-                return time - (-left // speed)
-            left -= speed * (until - time)
-            time = until
-    return NONE
+    it = m.process[process]
+    if m.queue[process // m.sizes[0].ranks].kind != ENGINE:
+        return _passed(m, process, time, work)
+    units, at = 0, it.stage  # left are `work` ps and units, that is millionths of one
+    while work > 0 or units > 0:
+        stage = m.stage[at]
+        at += 1
+        if stage.until <= time:
+            continue
+        rate = stage.speed * it.percent
+        if rate > 0:
+            if work // rate >= (BEYOND - time) // UNIT:
+                need = BEYOND - time
+            else:
+                need = work // rate * UNIT - (-(work % rate * UNIT + units) // rate)
+            if need <= stage.until - time:
+                return time + need
+            there = stage.until - time
+            done = there % UNIT * rate
+            work -= there // UNIT * rate + done // UNIT
+            units -= done % UNIT
+            if units < 0:
+                work, units = work - 1, units + UNIT
+        elif stage.until == BEYOND:
+            it.halted = time
+            return NONE
+        time = stage.until
+    return time
+
+
+def _passed(m: ClockState, process: int, time: int, ps: int) -> int:
+    """When a process that does something from a time on has not stood still for so long."""
+    it = m.process[process]
+    at = it.stage
+    while ps > 0:
+        stage = m.stage[at]
+        at += 1
+        if stage.until <= time:
+            continue
+        if stage.speed > 0:
+            if ps <= stage.until - time:
+                return time + ps
+            ps -= stage.until - time
+        elif stage.until == BEYOND:
+            it.halted = time
+            return NONE
+        time = stage.until
+    return time
 
 
 def _complete_row(m: ClockState, process: int) -> bool:
@@ -370,8 +374,6 @@ def _is_idle(m: ClockState, process: int) -> bool:
 def _ring(m: ClockState, process: int) -> bool:
     """Perform the next row that was pushed to a DMA ring, if there is one; whether it was."""
     it, sizes = m.process[process], m.sizes[0]
-    if it.is_halted:
-        return False
     if it.route != NONE:
         return _complete_transfer(m, process)
     queue, rank = m.queue[process // sizes.ranks], process % sizes.ranks
@@ -392,17 +394,18 @@ def _ring(m: ClockState, process: int) -> bool:
     pair = m.route[route].pair
     if pair != NONE and pair == it.pair and row.message != it.message and it.arrived > it.start:
         it.start, it.cause, it.reason = it.arrived, it.last, RING_BUSY
-    it.pair, it.message = pair, row.message
-    if it.first_pace < it.end_pace:
-        start = _paced(m, process, it.start, 0)
-        if start == NONE:
-            it.is_halted = 1
-            return False
-        it.start = start
     count = -(-max(size, 1) // sizes.descriptor_bytes)
+    begun = m.route[route].lead + count * sizes.descriptor_ps
+    if it.stage == NONE:
+        begun += it.start
+    else:
+        it.start = _started(m, process, it.start)
+        begun = it.start if it.start == NONE else _passed(m, process, it.start, begun)
+        if begun == NONE:
+            return False
+    it.pair, it.message = pair, row.message
     # its engines move the bytes of one transfer after those of the one before
-    begun = max(it.start + m.route[route].lead + count * sizes.descriptor_ps, it.end)
-    _send(m, process, route, begun, size)
+    _send(m, process, route, max(begun, it.end), size)
     return True
 
 
@@ -416,15 +419,17 @@ def _complete_transfer(m: ClockState, process: int) -> bool:
     row = m.increment[m.semaphore[key].start + it.row - m.semaphore[key].dropped].pushed
     route = m.route[it.route]
     it.route = NONE
-    slowed, arrived = it.end - it.begun - it.alone, it.end + route.latency
-    completions, late = 1, 0
-    if it.fault < it.end_fault and m.fault[it.fault].nth == it.row:
+    completions, late_ps = 1, 0
+    if it.fault != NONE and m.fault[it.fault].nth == it.row:
         fault = m.fault[it.fault]
+        it.end += fault.longer_ps
+        completions, late_ps = fault.completions, fault.late_ps
         it.fault += 1
-        arrived += fault.longer
-        completions, late = fault.completions, fault.late
-    _log_event(m, process, row, it.start, arrived, it.cause, it.reason, slowed, completions, late)
-    it.free, it.arrived = it.end - route.lead, arrived
+        if it.fault == len(m.fault) or m.fault[it.fault].process != process:
+            it.fault = NONE
+    slowed, end = it.end - it.begun - it.alone, it.end + route.latency
+    _log_event(m, process, row, it.start, end, it.cause, it.reason, slowed, completions, late_ps)
+    it.free, it.arrived = it.end - route.lead, end
     it.row += 1
     consume(m, key, it.row)
     return True
@@ -435,14 +440,15 @@ def _send(m: ClockState, process: int, number: int, begun: int, size: int) -> No
     it, route = m.process[process], m.route[number]
     it.route, it.begun = number, begun
     it.alone = -(-size * MICRO // route.cap)
-    # what a disturbance may stop goes through the heap, whatever its size
-    if (route.is_shared and size > 0) or route.changes or it.first_pace < it.end_pace:
+    if route.is_shared and (size > 0 or route.is_disturbed):
         it.first_use, it.end_use = route.first_use, route.end_use
         it.cap, it.weight, it.cap_level = route.cap, route.weight, route.cap_level
         it.end, it.left, it.since = NONE, size * MICRO, begun
         put(m, process, begun)
-    else:
+    elif it.stage == NONE:
         it.end = begun + it.alone
+    else:
+        it.end = _passed(m, process, begun, it.alone)
 
 
 def _log_event(
@@ -455,9 +461,9 @@ def _log_event(
     reason: int,
     slowed: int,
     completions: int,
-    late: int,
+    late_ps: int,
 ) -> None:
-    """Log the event, and make its increments as often as it completes, so much later."""
+    """Log the event, and make its increments as often as it completes, so much later than usual."""
     sizes = m.sizes[0]
     number, rank = process // sizes.ranks, process % sizes.ranks
     event = m.counts[EVENTS]
@@ -478,7 +484,7 @@ def _log_event(
         to = m.cells[posted.rank + post.rank * rank]
         if to != NONE:
             key = to * sizes.semaphores + m.cells[posted.sem + post.sem * rank]
-            seen = end + m.cells[posted.latency + post.latency * rank] + late
+            seen = end + m.cells[posted.latency + post.latency * rank] + late_ps
             for _ in range(completions):
                 increment(m, key, seen, event, pushed)
 

@@ -9,6 +9,9 @@ A part that could serve all its flows at their caps is no constraint; flows are 
 through the others, the *tight* parts. Rates are rounded down, completions up, parts are taken in
 the order of their numbers: the result depends on nothing else.
 
+A part's rate may change at given times. Its flows then end and begin again, as far as their shares
+are concerned; while it is 0 they are *parked*, and share nothing.
+
 Most changes reach few flows. The *level* of a flow is the rate per weight at which it stopped;
 filling stops flows in the order of levels. Up to the level of a flow that ends, or up to the level
 at which the first part of a flow that begins is used up, filling goes as it did before the change:
@@ -25,11 +28,13 @@ times the lower process comes first.
 from ncc_runtime.execution.clock.tables import (
     AFFECTED,
     CHANGED,
+    CHANGES,
     HEAP,
     IS_CRAMPED,
     KEPT_LEVEL,
     LEAST_CAP_LEVEL,
     NONE,
+    PARKED,
     PICKED,
     STEPS_LEFT,
     TIGHT,
@@ -227,8 +232,8 @@ def _apply_rate(m: ClockState, process: int, now: int) -> None:
     flow = m.process[process]
     if flow.new_rate == flow.rate:
         return
-    settle(m, process, now)
-    flow.rate = flow.new_rate
+    flow.left = max(0, flow.left - flow.rate * (now - flow.since))
+    flow.since, flow.rate = now, flow.new_rate
     put(m, process, now - (-flow.left // flow.rate))
 
 
@@ -275,20 +280,6 @@ def leave(m: ClockState, process: int) -> None:
     m.counts[KEPT_LEVEL] = min(m.counts[KEPT_LEVEL], flow.level)
 
 
-def settle(m: ClockState, process: int, now: int) -> None:
-    """Count the bytes that a flow has moved until now."""
-    flow = m.process[process]
-    flow.left = max(0, flow.left - flow.rate * (now - flow.since))
-    flow.since = now
-
-
-def set_capacity(m: ClockState, number: int, capacity: int) -> None:
-    """Give a part another rate: the shares of all that it connects are worked out again."""
-    m.part[number].capacity = capacity
-    _mark_changed(m, number)
-    m.counts[KEPT_LEVEL] = 0
-
-
 def _mark_changed(m: ClockState, part: int) -> None:
     """Add a part to those that the next sharing looks at."""
     if not m.part[part].is_changed:
@@ -317,6 +308,73 @@ def _mark_tight_parts(m: ClockState, process: int) -> None:
             _mark_changed(m, m.use[at].part)
 
 
+# Speeds that change
+
+
+def change_speeds(m: ClockState, now: int) -> None:
+    """Change what changes now. Flows that this may concern leave their parts and are due now."""
+    while m.counts[CHANGES] < len(m.change) and m.change[m.counts[CHANGES]].time <= now:
+        change = m.change[m.counts[CHANGES]]
+        m.counts[CHANGES] += 1
+        m.counts[STEPS_LEFT] -= 1 + m.counts[PARKED]
+        if change.part != NONE:
+            m.part[change.part].capacity = change.value
+            node = m.part[change.part].user
+            while node != NONE:
+                process, node = m.node[node].process, m.node[node].next
+                _interrupt(m, process, now)
+        else:
+            m.process[change.process].is_stopped = 1 - change.value
+            if m.process[change.process].is_moving:
+                _interrupt(m, change.process, now)
+        for at in range(m.counts[PARKED]):
+            put(m, m.process[at].parked, now)
+        m.counts[PARKED] = 0
+
+
+def _interrupt(m: ClockState, process: int, now: int) -> None:
+    """A flow leaves its parts with the bytes that are left, unless its last one arrives now."""
+    flow = m.process[process]
+    if flow.due <= now:
+        return
+    flow.left = max(0, flow.left - flow.rate * (now - flow.since))
+    flow.since = now
+    leave(m, process)
+    put(m, process, now)
+
+
+def is_blocked(m: ClockState, process: int) -> bool:
+    """Whether nothing of a flow can pass now; if something can, it gets the cap of now."""
+    flow = m.process[process]
+    if flow.is_stopped:
+        return True
+    route = m.route[flow.route]
+    if not route.is_disturbed:
+        return False
+    network, other = route.network_cap, route.other_cap
+    for at in range(flow.first_use, flow.end_use):
+        part = m.part[m.use[at].part]
+        if part.capacity == 0:
+            return True
+        rate = max(1, part.capacity // m.use[at].times)
+        if part.is_network:
+            network = min(network, rate)
+        else:
+            other = min(other, rate)
+    # what is reduced first and then sent takes as long as both, as in `routes.py`
+    flow.cap = min(network, other)
+    if route.is_relayed:
+        flow.cap = max(1, network * other // (network + other))
+    flow.cap_level = -(-(min(flow.cap, HIGHEST >> FINE) << FINE) // flow.weight)
+    return False
+
+
+def park(m: ClockState, process: int) -> None:
+    """A flow stands still until a speed changes."""
+    m.process[m.counts[PARKED]].parked = process
+    m.counts[PARKED] += 1
+
+
 # The heap of times
 
 
@@ -338,12 +396,6 @@ def pop(m: ClockState) -> int:
     if m.counts[HEAP] > 0:
         _sift_down(m, m.process[m.counts[HEAP]].heap, 0)
     return first
-
-
-def remove(m: ClockState, process: int) -> None:
-    """Take any process out of the heap."""
-    put(m, process, -1)
-    pop(m)
 
 
 def _is_before(m: ClockState, process: int, other: int) -> bool:

@@ -63,6 +63,7 @@ class ClockProgram:
     has_one: np.ndarray  # (ranks * semaphores,) whether exactly one queue waits for it; see _waits
     events: int  # at most, if every row runs once
     expected: int | None  # events, about, with the trips of loops; None where values decide them
+    routes: RouteRecords  # for the records of routes with parts that a disturbance changes
 
 
 class ProgramTables:
@@ -89,13 +90,8 @@ class ProgramTables:
             for lane, (tail, _) in facts.rings.items()
         }
 
-    def program(
-        self, decisions: Decisions, run_sizes: RunSizes, changing: Sequence[int] = ()
-    ) -> ClockProgram:
-        """The records of an executable whose control flow goes as decided.
-
-        `changing` are parts whose speed changes while it runs.
-        """
+    def program(self, decisions: Decisions, run_sizes: RunSizes) -> ClockProgram:
+        """The records of an executable whose control flow goes as decided."""
         queues = self._executable.queues
         if self._ranks < self._executable.representatives:
             queues = tuple(of_first_instance(queue, self._ranks) for queue in queues)
@@ -107,7 +103,7 @@ class ProgramTables:
             self._queue[number]["run_sizes"] = self._cells.append(np.array(offsets))
         length = self._queue["length"]
         self._queue["base"] = np.cumsum(length) - length
-        route, use, part = self._routes.records(len(queues) * self._ranks, changing)
+        route, use, part = self._routes.records(len(queues) * self._ranks)
         jump, branch = self._control(decisions)
         is_planned = isinstance(decisions, PlannedDecisions) or not len(jump)
         return ClockProgram(
@@ -126,6 +122,7 @@ class ProgramTables:
             has_one=(self._waiters == 1).ravel(),
             events=self._events,
             expected=round(self._events * self._repetition(jump)) if is_planned else None,
+            routes=self._routes,
         )
 
     def _add_queue(self, number: int, queue: Queue) -> None:

@@ -9,8 +9,6 @@ Parts that can never be contended are left out. That is what keeps the max-min s
 small: most transfers of most programs share nothing.
 """
 
-from collections.abc import Sequence
-
 import attrs
 import numpy as np
 
@@ -136,9 +134,9 @@ class RouteRecords:
         return DistinctRows(column[None, :], np.zeros(1, np.int64))
 
     def records(
-        self, processes: int, changing: Sequence[int] = ()
+        self, processes: int, disturbed: np.ndarray = _NO
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All routes, their uses of parts that may be contended or are changing, and all parts."""
+        """All routes, their uses of parts that may be contended or are disturbed, and all parts."""
         entries = (np.concatenate(column) for column in zip(*self._entries, strict=True))
         route, part, times = self._merged(*entries)
         parts = self._parts
@@ -151,13 +149,15 @@ class RouteRecords:
         rate = np.maximum(1, capacity[part] // times)
         np.minimum.at(routes["cap"], route, rate)
         self._slow_relayed(routes["cap"], route, part, rate)
+        if len(disturbed):
+            self._find_other_caps(routes, route, part, rate, disturbed)
         # one instance is simulated for all symmetric ones: its flows load its own parts with what
         # other instances' flows would load them with
         route, part, times = self._merged(route, self._classes[part], times)
         demand = times * routes["cap"][route]
         process = np.concatenate(self._processes)[route]
-        is_changing = np.isin(part, np.asarray(changing, np.int64))
-        keep = _contended_parts(part, demand, process, capacity, processes)[part] | is_changing
+        keep = _contended_parts(part, demand, process, capacity, processes)[part]
+        keep |= np.isin(part, disturbed)
         uses = empty("use", int(keep.sum()))
         uses["part"], uses["times"] = part[keep], times[keep]
         bounds = np.searchsorted(route[keep], np.arange(self._count + 1))
@@ -170,8 +170,8 @@ class RouteRecords:
         routes["cap_level"] = -(-(limit << FINE) // routes["weight"])
         routes["first_use"], routes["end_use"] = bounds[:-1], bounds[1:]
         routes["is_shared"] = np.diff(bounds) > 0
-        routes["changes"][route[is_changing]] = 1
         part_records["capacity"], part_records["user"] = capacity, NONE
+        part_records["is_network"][parts.network_parts] = 1
         return routes, uses, part_records
 
     def _slow_relayed(
@@ -187,6 +187,25 @@ class RouteRecords:
             np.minimum.at(side, route[of_side], rate[of_side])
         one, other = rates[:, relayed]
         cap[relayed] = np.maximum(1, one * other // (one + other))
+
+    def _find_other_caps(
+        self,
+        routes: np.ndarray,
+        route: np.ndarray,
+        part: np.ndarray,
+        rate: np.ndarray,
+        disturbed: np.ndarray,
+    ) -> None:
+        """What the parts of a route that are not disturbed let pass, for its cap at any time."""
+        is_disturbed = np.isin(part, disturbed)
+        routes["is_disturbed"][route[is_disturbed]] = 1
+        routes["is_relayed"][np.concatenate(self._relayed)] = 1
+        in_network = np.isin(part, self._parts.network_parts)
+        for name, of_side in (("network_cap", in_network), ("other_cap", ~in_network)):
+            routes[name] = MEGA * MEGA  # more than any part has
+            np.minimum.at(
+                routes[name], route[of_side & ~is_disturbed], rate[of_side & ~is_disturbed]
+            )
 
     def _merged(
         self, route: np.ndarray, part: np.ndarray, times: np.ndarray

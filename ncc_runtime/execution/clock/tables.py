@@ -31,6 +31,9 @@ BEYOND = 2**63 - 1
 DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
 """Why the kernel returns."""
 
+UNIT = 1_000_000
+"""Units of work in a picosecond at full speed: percent of a core times ten-thousandths."""
+
 (
     HEAD,
     WAITING,
@@ -48,15 +51,15 @@ DONE, LOG_FULL, INCREMENTS_FULL, PAUSED = range(4)
     IS_CRAMPED,
     TAKEN,
     STEPS_LEFT,
-    NEXT_CHANGE,
+    CHANGES,
     PARKED,
 ) = range(18)
 """Numbers in ClockState.counts: of `todo`, its head and length; events; increments that have room,
 and the most of one semaphore; parts that changed; flows and parts of one sharing; of the heap; the
 end of all events; of one sharing: the level up to which rates stay, the least `cap_level` of flows
 without a rate, the tightest parts; whether a flow had less than 1 MB/s; events that have been moved
-out of ClockState.event; the steps left until the kernel returns; of a disturbance: the next change,
-and the flows that stand still."""
+out of ClockState.event; the steps left until the kernel returns; changes of speeds so far; flows
+that stand still."""
 COUNTS = 18
 
 
@@ -89,16 +92,21 @@ RECORDS = {
     "branch": _record("taken first"),
     # of a route: ps until bytes flow, ps from the last byte until completion, the rank sent to if
     # over EFA, MB/s alone, its weight where it competes, the level at which it has as much as
-    # alone, its uses, whether it may have to share, whether a part of it changes its speed
-    "route": _record("lead latency pair cap weight cap_level first_use end_use is_shared changes"),
+    # alone, its uses, whether it may have to share; whether a part of it changes its speed, MB/s
+    # that the others let pass between instances and elsewhere, whether one follows the other
+    "route": _record(
+        "lead latency pair cap weight cap_level first_use end_use is_shared "
+        "is_disturbed network_cap other_cap is_relayed"
+    ),
     # of a route and part: how often each byte passes the part
     "use": _record("part times"),
     # of a part: MB/s it has, MB/s its flows would take alone, first node of their list; whether
     # it cannot serve all, whether it is in the list of changed ones; while shares are worked out:
     # MB/s left, weight of flows without a rate, level that this gives them; lists: of changed
-    # parts, of tight ones, of the tightest
+    # parts, of tight ones, of the tightest; whether it is an adapter or a queue pair's end
     "part": _record(
-        "capacity demand user is_tight is_changed spare weight level changed tight picked"
+        "capacity demand user is_tight is_changed spare weight level changed tight picked "
+        "is_network"
     ),
     # of a flow and part: neighbours in the list of the part; the flow, how often it passes
     "node": _record("next back process times"),
@@ -109,20 +117,23 @@ RECORDS = {
     # the earliest, cause and reason, 1e-6 bytes left at a time; whether its rate is being worked
     # out, the level at which it got its rate, its new rate, rate, what its route has, whether bytes
     # flow; its time and place in the heap; lists: of processes to look at, of flows whose rates are
-    # worked out and of those still without, the heap; of a disturbance: its paces and what becomes
-    # of its transfers, whether it stands still, whether its flow does, whether it never goes on
+    # worked out and of those still without, the heap; if its speed changes: the stage of its speed
+    # that it is in; whether its flow stands still with it, since when it stands still for ever; of
+    # a ring: its next fault; the list of flows that stand still
     "process": _record(
         "row free last percent pair message arrived awaited next is_todo route start begun alone "
         "end floor cause reason left since is_affected level new_rate rate weight cap_level cap "
-        "first_use end_use is_moving due place todo affected waiting heap "
-        "first_pace end_pace fault end_fault is_still is_parked is_halted"
+        "first_use end_use is_moving due place todo affected waiting heap stage is_stopped halted "
+        "fault parked"
     ),
-    # of a disturbance: the speed of a queue of a rank from a time on
-    "pace": _record("start speed"),
-    # what becomes of the n-th transfer of a ring of a rank
-    "fault": _record("nth completions longer late"),
-    # from a time on: the MB/s of a part, or (part NONE) whether a process stands still
-    "change": _record("start part process value"),
+    # of a process whose speed changes, stages that follow each other: its speed until a time
+    "stage": _record("until speed"),
+    # a time at which a part gets another rate in MB/s, or a process stops (0) or goes on (1);
+    # NONE for the one that it is not
+    "change": _record("time part process value"),
+    # of a ring's process and the number of a transfer: how often it makes its increments, how much
+    # longer it takes, and how much later they are seen; by process, then number
+    "fault": _record("process nth completions longer_ps late_ps"),
     # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue
     # waits for it, so that they can be dropped
@@ -158,6 +169,9 @@ class ClockState(NamedTuple):
     jump: np.ndarray
     route: np.ndarray
     use: np.ndarray
+    stage: np.ndarray
+    change: np.ndarray
+    fault: np.ndarray
     process: np.ndarray
     part: np.ndarray
     node: np.ndarray  # process * most_uses + place among the uses of its route
@@ -167,9 +181,6 @@ class ClockState(NamedTuple):
     increment: np.ndarray
     event: np.ndarray
     counts: np.ndarray  # int64
-    pace: np.ndarray
-    fault: np.ndarray
-    change: np.ndarray
 
 
 def empty(field: str, count: int) -> np.ndarray:
