@@ -66,6 +66,7 @@ class LoadOptions:
     ignore_memory: bool = False  # also place what does not fit, for runs without values
     times_only: bool = False  # for runs without values and proofs: lower one symmetric instance
     policy: Policy = attrs.field(default=Policy.NEURON, converter=Policy)  # where none is forced
+    deterministic: bool = False  # one order of reduction, whatever the place and the policy
 
 
 PLAN_PREFIX = "plan:"

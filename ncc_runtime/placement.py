@@ -104,7 +104,8 @@ class PlaceOptions:
 def parse_on(text: str) -> PlaceOptions:
     """Read `trn2.48xlarge,nodes=2,placement=spread,lnc=1`; only the topology is required.
 
-    `down=c0-c1` and `slow=c5.core0=50%` may come several times. `policy=` is the commands'.
+    `down=c0-c1` and `slow=c5.core0=50%` may come several times. `policy=`, `algorithm=`
+    and `deterministic` are the commands'.
     """
     topology, *settings = (part.strip() for part in text.split(","))
     if not topology or "=" in topology:
@@ -119,7 +120,10 @@ def parse_on(text: str) -> PlaceOptions:
             faults.append(fault_names.down(value) if key == "down" else fault_names.slow(value))
             continue
         if key not in ("nodes", "placement", "lnc") or not equals or not value:
-            known = "nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%, policy=P"
+            known = (
+                "nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%, policy=P, "
+                "algorithm=OP=NAME, deterministic"
+            )
             raise PlacementError(f"{setting!r} is none of {known}")
         if key in values:
             raise PlacementError(f"{key} is given twice: {values[key]} and {value}")

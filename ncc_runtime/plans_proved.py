@@ -1,9 +1,14 @@
-"""Refuses users' plans whose program is not proved, with the plan, the chunk and the round."""
+"""Refuses users' plans whose program is not proved, with the plan, the chunk and the round.
+
+And, where one order of reduction is held, plans that reduce in another one.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from ncc_runtime.bits.orders import divisor_of, orders
+from ncc_runtime.collectives.choose import shows_order
 from ncc_runtime.collectives.chunks import chunked
 from ncc_runtime.collectives.plan import Space
 from ncc_runtime.errors import PlanError
@@ -35,6 +40,32 @@ def refuse_plans(
         for what in _reasons(executable, number, broken):
             raise PlanError(f"plan {file.path}: {what}")
     refuse(broken)
+
+
+def refuse_orders(executable: Executable, files: Sequence[PlanFile]) -> None:
+    """PlanError if a plan does not reduce in the order of the group, as other plans would."""
+    by_number = assigned(files, plan_requests(executable.program))
+    placeholders = executable.program.placeholders
+    shown = [
+        number
+        for number in by_number
+        if placeholders[number].op.reduces and shows_order(placeholders[number])
+    ]
+    if not shown:
+        return
+    for number, order in orders(executable, wanted=shown).items():
+        for result in order.results:
+            members = len(result.group)
+            divisor = divisor_of(placeholders[number], members)
+            wanted = order.sums.in_order(members, divisor)
+            wrong = np.flatnonzero(result.expression != wanted)[:1].tolist()
+            for at in wrong:
+                raise PlanError(
+                    f"plan {by_number[number].path}: p{number}: rank {result.rank}'s result from "
+                    f"byte {int(result.start[at])} on is "
+                    f"{order.sums.text(int(result.expression[at]))}; --deterministic holds "
+                    f"{order.sums.text(wanted)}"
+                )
 
 
 def _reasons(executable: Executable, number: int, broken: Sequence[Proof]) -> Iterator[str]:

@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +68,10 @@ if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.report.listing import Listing
 
 
+Watch = Callable[["Devices", Sequence[RowBatch]], None]
+"""Sees rows that are ready just before the devices perform them."""
+
+
 class Compiled(Protocol):
     """What a compiler hands over: the bytes of a `.neff`."""
 
@@ -101,6 +105,7 @@ class Model:
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
         self._machines: dict[tuple[int, bool], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
+        self._free: dict[bool, Executable] = {}
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -129,21 +134,38 @@ class Model:
         None if nothing is, or if what is forced cannot run there.
         """
         if times_only not in self._healthy:
-            executable, found = self.executable, None
+            found = None
             if self.topology.active_faults:
                 with contextlib.suppress(LoweringError, PlanError):
-                    found = lower(
-                        executable.program,
-                        executable.placement.healthy,
-                        self.algorithms,
-                        self.plans,
-                        policy=executable.policy,
-                        times_only=times_only,
-                        ignore_memory=executable.ignores_memory,
-                        clock=collective_ps,
-                    )
+                    placement = self.executable.placement.healthy
+                    found = self._lowered(placement, self.executable.is_deterministic, times_only)
             self._healthy[times_only] = found
         return self._healthy[times_only]
+
+    def free(self, *, times_only: bool = False) -> Executable | None:
+        """The same program on the same place in any order of reduction, to be timed.
+
+        None if it may have any.
+        """
+        if not self.executable.is_deterministic:
+            return None
+        if times_only not in self._free:
+            self._free[times_only] = self._lowered(self.executable.placement, False, times_only)
+        return self._free[times_only]
+
+    def _lowered(self, placement: Placement, deterministic: bool, times_only: bool) -> Executable:
+        """The same program by the same policy, to be timed beside this one."""
+        return lower(
+            self.executable.program,
+            placement,
+            self.algorithms,
+            self.plans,
+            policy=self.executable.policy,
+            times_only=times_only,
+            ignore_memory=self.executable.ignores_memory,
+            clock=collective_ps,
+            deterministic=deterministic,
+        )
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -202,6 +224,7 @@ class Model:
         *inputs: Any,
         seed: int | None = None,
         options: RunOptions | None = None,
+        watch: "Watch | None" = None,
         **settings: Any,
     ) -> Run:
         """Run once. Inputs are the arguments of the function that was compiled, in its trees.
@@ -212,6 +235,7 @@ class Model:
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).
+        `watch` is called with the devices and the rows that they are about to perform.
 
         >>> import ncc_compiler
         >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -236,7 +260,7 @@ class Model:
             return self._timed(given, options, started)
         machine = self._machine(options)
         machine.load(arrays)
-        return self._computed(machine, given, options, started)
+        return self._computed(machine, given, options, started, watch=watch)
 
     def run_steps(
         self,
@@ -329,16 +353,16 @@ class Model:
 
     def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
         """A run without values."""
-        healthy_us: float | None = None
         decisions = self._decisions(self.executable, given, options)
         sized, notes = assumed(self.executable)
         timed = simulate(sized, decisions)
-        healthy = self.healthy(times_only=not given) if options.clock else None
-        if healthy is not None:
-            decisions = self._decisions(healthy, given, options)
-            healthy_us = simulate(assumed(healthy)[0], decisions).time_ps / 1e6
+        beside_us: list[float | None] = [None, None]
+        for number, other_of in enumerate((self.healthy, self.free) if options.clock else ()):
+            if (other := other_of(times_only=not given)) is not None:
+                decisions = self._decisions(other, given, options)
+                beside_us[number] = simulate(assumed(other)[0], decisions).time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
-        return self._run_of(options, trace, traffic, started, healthy_us, notes=notes)
+        return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
 
     def _computed(
         self,
@@ -348,29 +372,31 @@ class Model:
         started: float,
         known: dict[Hashable, Run] | None = None,
         has_outputs: bool = True,
+        watch: "Watch | None" = None,
     ) -> Run:
         """A run on devices that hold its inputs.
 
         `known` keeps the last run: one that decides and moves the same takes the same time.
         """
         with self._explained(given):
-            recorded, traffic, sizes = self._perform(machine, options)
+            recorded, traffic, sizes = self._perform(machine, options, watch)
         outputs = machine.outputs() if has_outputs else []
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
             host_s = time.perf_counter() - started
             return attrs.evolve(known[key], outputs=outputs, host_s=host_s)
         trace: Trace | None = None
-        healthy_us: float | None = None
         if options.clock:
             trace = simulate(sizes.sized(), recorded, sizes.repeated())
         placeholders = self.executable.program.placeholders
         has_counts = any(placeholder.op.is_counted for placeholder in placeholders)
-        healthy = self.healthy() if options.clock and not has_counts else None
-        if healthy is not None:
-            moved = recorded.moved(self.executable, healthy)
-            healthy_us = simulate(healthy, moved).time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, healthy_us, outputs)
+        beside_us: list[float | None] = [None, None]
+        others = (self.healthy, self.free) if options.clock and not has_counts else ()
+        for number, other_of in enumerate(others):
+            if (other := other_of()) is not None:
+                moved = recorded.moved(self.executable, other)
+                beside_us[number] = simulate(other, moved).time_ps / 1e6
+        run = self._run_of(options, trace, traffic, started, beside_us, outputs)
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, outputs=[])
@@ -382,16 +408,18 @@ class Model:
         trace: Trace | None,
         traffic: tuple[Traffic, ...],
         started: float,
-        healthy_us: float | None,
+        beside_us: Sequence[float | None],
         outputs: Sequence[np.ndarray] = (),
         notes: tuple[str, ...] = (),
     ) -> Run:
+        """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
         return Run(
             executable=self.executable,
             options=options,
             outputs=[*outputs],
             trace=trace,
-            healthy_us=healthy_us,
+            healthy_us=beside_us[0],
+            free_us=beside_us[1],
             traffic=traffic,
             collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
@@ -528,7 +556,7 @@ class Model:
         return self._machines[key]
 
     def _perform(
-        self, machine: "Devices", options: RunOptions
+        self, machine: "Devices", options: RunOptions, watch: "Watch | None"
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
         import threadpoolctl
@@ -537,6 +565,8 @@ class Model:
         sizes = SizeRecord(self.executable)
 
         def perform(batches: Sequence[RowBatch]) -> None:
+            if watch is not None:
+                watch(machine, batches)
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
@@ -577,6 +607,7 @@ def load(
     down: Sequence[str] = (),
     slow: Sequence[str] = (),
     policy: str = "neuron",
+    deterministic: bool = False,
 ) -> Model:
     """Place a compiled program and lower its placeholders; raises NccError with the reason.
 
@@ -597,6 +628,8 @@ def load(
     with their rate, "c0-c1=50%" or "c5.core0=50%".
     `policy` says which algorithms may be chosen: "neuron", those that AWS publishes of Neuron's
     runtime, or "best", all.
+    `deterministic` collectives reduce in the order of their groups: the same bits on any topology
+    and placement, by any policy; LoweringError for what is forced and reduces otherwise.
 
     >>> import ncc_compiler
     >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
@@ -612,6 +645,7 @@ def load(
         ignore_memory=ignore_memory,
         times_only=times_only,
         policy=Policy(policy),
+        deterministic=deterministic,
     )
     faults = (*map(fault_names.down, down), *map(fault_names.slow, slow))
     program, signature = program_of(neff), getattr(neff, "signature", None)
@@ -652,6 +686,7 @@ def load_on(
         times_only=options.times_only,
         ignore_memory=options.ignore_memory,
         clock=collective_ps,
+        deterministic=options.deterministic,
     )
     check_counts(executable)
     of_limits = limit_verdicts(placement, _uses(executable))
@@ -659,9 +694,11 @@ def load_on(
         refuse(of_limits)
     model = Model(executable, (*of_groups, *of_limits), plans, signature, options.algorithms)
     if plans:
-        from ncc_runtime.plans_proved import refuse_plans
+        from ncc_runtime.plans_proved import refuse_orders, refuse_plans
 
         refuse_plans(executable, plans, lambda: model.proofs)
+        if options.deterministic:
+            refuse_orders(executable, plans)
     return model
 
 

@@ -102,7 +102,8 @@ def test_likely_options_are_named(
         ),
         (
             "--on trn2.48xlarge,nodez=2",
-            "'nodez=2' is none of nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%, policy=P",
+            "'nodez=2' is none of nodes=N, placement=P, lnc=N, down=LINK, slow=NAME=50%, policy=P, "
+            "algorithm=OP=NAME, deterministic",
         ),
         ("--on trn2,nodes=0", "nodes=0 is not a number from 1"),
         ("--placement foo", "placement 'foo' is not linear, spread or a file that exists"),

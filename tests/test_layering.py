@@ -168,8 +168,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.report",
         "ncc_runtime.topology",
     },
+    "ncc_runtime.bits": {
+        ERRORS,
+        NEFF,
+        ORDER,
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering.cc_isa",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.verify",
+    },
     "ncc_runtime.plans_proved": {
         ERRORS,
+        "ncc_runtime.bits",
         "ncc_runtime.collectives",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.executable",

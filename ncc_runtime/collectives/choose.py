@@ -26,6 +26,7 @@ from ncc_runtime.collectives.algorithms import (
     hierarchical,
     kangaring,
     mesh,
+    rank_order,
     rdh,
     ring,
     rooted,
@@ -46,7 +47,8 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
-from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
+from ncc_runtime.neff.shared.reductions import is_exact
 from ncc_runtime.options import Policy
 from ncc_runtime.placement import Placement
 from ncc_runtime.topology.graph import Topology
@@ -55,6 +57,9 @@ from ncc_runtime.topology.routes import Routes
 MANY = 8192
 """Members from which on a plan is not tried beside others: one with a round for each member, or one
 with columns of all members. Both take seconds and more."""
+
+OTHER_ORDER = "another order of reduction on another place; --deterministic holds one"
+"""Why an algorithm is no candidate where one order of reduction is requested."""
 
 OTHER_POLICY = f"--policy {Policy.BEST} takes it too"
 """Ends the reason why an algorithm is no candidate under `Policy.NEURON`."""
@@ -75,6 +80,8 @@ class Algorithm:
     published_bytes_per_rank: Callable[[Topology], int] = lambda _: 0
     most_bytes: int | None = None  # of the larger side, up to which the runtime takes it
     repeats_on_links: bool = False  # members of one chip send the same bytes to another
+    is_in_order: bool = False  # reduces in the order of the group, as `stages.reduced_in_blocks`
+    is_for_order: bool = False  # taken only where that order is requested, or if it is forced
 
     def why_not_neuron(self, placement: Placement, job: Job, groups: Sequence[Members]) -> str:
         """Why `Policy.NEURON` does not take it; "" if it does.
@@ -117,10 +124,13 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         ),
         "mesh": Algorithm(mesh.arrange, mesh.all_reduce),
         "single-step-mesh": Algorithm(
-            single_step.arrange, single_step.all_reduce, repeats_on_links=True
+            single_step.arrange, single_step.all_reduce, repeats_on_links=True, is_in_order=True
         ),
         "direct": Algorithm(
-            direct.arrange_on_one_chip, direct.all_reduce, most_bytes=direct.MOST_BYTES
+            direct.arrange_on_one_chip,
+            direct.all_reduce,
+            most_bytes=direct.MOST_BYTES,
+            is_in_order=True,
         ),
         "rdh": Algorithm(rdh.arrange, rdh.all_reduce),
         **{pair.name: Algorithm(pair.arrange, pair.all_reduce) for pair in hierarchical.PAIRS},
@@ -129,6 +139,16 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
             for kind in torus.KINDS
         },
         "synthesised": Algorithm(synthesised.arrange, synthesised.all_reduce, is_published=False),
+        **{
+            kind.name: Algorithm(
+                kind.arrange,
+                kind.all_reduce,
+                is_published=False,
+                is_in_order=True,
+                is_for_order=True,
+            )
+            for kind in rank_order.ALL_REDUCES
+        },
     },
     CollectiveOp.REDUCE_SCATTER: {
         "ring": Algorithm(ring.arrange, ring.reduce_scatter, most_reduced=MANY),
@@ -144,6 +164,13 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
         },
         "synthesised": Algorithm(
             synthesised.arrange, synthesised.reduce_scatter, is_published=False
+        ),
+        "rank-order": Algorithm(
+            rank_order.arrange,
+            rank_order.reduce_scatter,
+            is_published=False,
+            is_in_order=True,
+            is_for_order=True,
         ),
     },
     CollectiveOp.ALL_GATHER: {
@@ -170,7 +197,16 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     },
     CollectiveOp.PERMUTE: {"direct": Algorithm(direct.arrange, direct.permute)},
     CollectiveOp.BROADCAST: {"chain": Algorithm(rooted.arrange, rooted.broadcast)},
-    CollectiveOp.REDUCE: {"chain": Algorithm(rooted.arrange, rooted.reduce)},
+    CollectiveOp.REDUCE: {
+        "chain": Algorithm(rooted.arrange, rooted.reduce),
+        "rank-order": Algorithm(
+            rank_order.arrange,
+            rank_order.reduce,
+            is_published=False,
+            is_in_order=True,
+            is_for_order=True,
+        ),
+    },
     CollectiveOp.GATHER: {"direct": Algorithm(rooted.arrange, rooted.gather)},
     CollectiveOp.SCATTER: {"direct": Algorithm(rooted.arrange, rooted.scatter)},
     CollectiveOp.RAGGED_ALL_TO_ALL: {
@@ -178,7 +214,7 @@ ALGORITHMS: Mapping[CollectiveOp, Mapping[str, Algorithm]] = {
     },
     CollectiveOp.ALL_GATHER_V: {"direct": Algorithm(all_to_all.arrange, variable_size.into_slots)},
     CollectiveOp.REDUCE_SCATTER_V: {
-        "direct": Algorithm(all_to_all.arrange, variable_size.reduce_scatter)
+        "direct": Algorithm(all_to_all.arrange, variable_size.reduce_scatter, is_in_order=True)
     },
     CollectiveOp.ALL_TO_ALL_V: {"direct": Algorithm(all_to_all.arrange, variable_size.into_slots)},
     CollectiveOp.BARRIER: {"dissemination": Algorithm(rooted.arrange, rooted.barrier)},
@@ -195,6 +231,27 @@ def check_forced(forced: Mapping[str, str]) -> None:
         if name not in names_of[op_name]:
             names = ", ".join(names_of[op_name])
             raise LoweringError(f"{op_name} has no algorithm {name!r}; it has {names}")
+
+
+def shows_order(placeholder: Placeholder) -> bool:
+    """Whether the bits of its results depend on the order in which it reduces.
+
+    Nothing is rounded of integers, bits and extremes, and of two numbers either may come first.
+    """
+    if placeholder.reduction is None or max(map(len, placeholder.groups), default=0) <= 2:
+        return False
+    return not is_exact(placeholder.reduction, placeholder.dtype)
+
+
+def check_in_order(placeholder: Placeholder, name: str) -> None:
+    """Refuse a forced algorithm that does not reduce in the order of the group."""
+    algorithms = ALGORITHMS[placeholder.op]
+    if not algorithms[name].is_in_order:
+        known = ", ".join(each for each, algorithm in algorithms.items() if algorithm.is_in_order)
+        raise LoweringError(
+            f"{placeholder.name}: {placeholder.op.value} by {name} reduces in an order that "
+            f"depends on the place, --deterministic takes {known}"
+        )
 
 
 @attrs.frozen(eq=False)
@@ -405,9 +462,11 @@ class Chooser:
         streams: int = 1,  # of the program: those without a CC-core of their own share
         representatives: int | None = None,  # ranks of an instance, if one may stand for all
         policy: Policy = Policy.NEURON,
+        deterministic: bool = False,  # only what reduces in the order of the group
     ) -> None:
         self._placement = placement
         self._forced = forced
+        self._deterministic = deterministic
         self._streams = streams
         self._representatives = representatives
         self._policy = policy
@@ -435,6 +494,8 @@ class Chooser:
         """
         algorithms = ALGORITHMS[job.placeholder.op]
         forced = self._forced.get(job.placeholder.op.value)
+        if forced is not None and self._deterministic and shows_order(job.placeholder):
+            check_in_order(job.placeholder, forced)
         if forced is not None and not price_all:
             return (self._builder.estimated(job, forced, algorithms[forced], groups),)
         estimates = self.unpriced(job, groups, policy)
@@ -457,11 +518,20 @@ class Chooser:
         algorithms = ALGORITHMS[job.placeholder.op]
         candidates: dict[str, Candidate] = {}
         forced = self._forced.get(job.placeholder.op.value)
-        if (policy or self._policy) is Policy.NEURON:
-            for name, algorithm in algorithms.items():
+        in_order = self._deterministic and shows_order(job.placeholder)
+        algorithms = {
+            name: algorithm
+            for name, algorithm in algorithms.items()
+            if in_order or not algorithm.is_for_order or name == forced
+        }
+        for name, algorithm in algorithms.items():
+            reason = OTHER_ORDER if in_order and not algorithm.is_in_order else ""
+            # what is for one order is taken by either policy: Neuron's runtime has no such mode
+            is_free = name == forced or algorithm.is_for_order
+            if not reason and not is_free and (policy or self._policy) is Policy.NEURON:
                 reason = algorithm.why_not_neuron(self._placement, job, groups)
-                if reason and name != forced:
-                    candidates[name] = Candidate(name, None, reason, is_left_out=True)
+            if reason:
+                candidates[name] = Candidate(name, None, reason, is_left_out=True)
         largest = max(map(len, groups), default=0)
         # in groups that are too large for them, some are tried only if nothing else runs
         last_resorts = [

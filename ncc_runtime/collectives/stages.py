@@ -8,7 +8,7 @@ Members of a subgroup have positions, as ranks have in an MPI sub-communicator. 
 with positions, all members at once: columns over members.
 
 Also here, for every algorithm: `coalesced` makes one transfer of chunks that lie side by side, and
-`chained_reduction` splits a reduction of more sources than one descriptor takes.
+`reduced_in_blocks` splits a reduction of more sources than one descriptor takes.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -332,7 +332,7 @@ MOST_SOURCES = 16
 """Sources of one descriptor; assumed: AWS publishes no limit of its reducing descriptors."""
 
 
-def chained_reduction(
+def reduced_in_blocks(
     sources: Sequence[Location],
     target: Location,
     size_bytes: np.ndarray,
@@ -341,16 +341,22 @@ def chained_reduction(
     scratch: Scratch,
     divided_by: int,
 ) -> list[Transfer]:
-    """Locations in every member's memory reduced from left to right into another one there.
+    """Locations in every member's memory reduced in their order into another one there.
 
-    Each transfer waits for the one before; the last one divides and writes the target.
+    As many as a descriptor takes are joined from left to right, then as many of these sums, and so
+    on. Each transfer waits for the one before; the last one divides and writes the target.
     """
-    left = list(sources)
-    moves = []
+    left, moves = list(sources), []
     while len(left) > MOST_SOURCES:
-        at = scratch.take(int(size_bytes.max(initial=0)))
-        partial = Location(Space.SCRATCH, np.full(len(size_bytes), at, np.int64))
-        moves.append(strand.transfer(self_peers, tuple(left[:MOST_SOURCES]), partial, size_bytes))
-        left[:MOST_SOURCES] = [partial]
+        sums: list[Location] = []
+        for first in range(0, len(left), MOST_SOURCES):
+            block = tuple(left[first : first + MOST_SOURCES])
+            if len(block) == 1:
+                sums += block
+                continue
+            at = scratch.take(int(size_bytes.max(initial=0)))
+            sums.append(Location(Space.SCRATCH, np.full(len(size_bytes), at, np.int64)))
+            moves.append(strand.transfer(self_peers, block, sums[-1], size_bytes))
+        left = sums
     last = strand.transfer(self_peers, tuple(left), target, size_bytes)
     return [*moves, attrs.evolve(last, divisor=divided_by)]

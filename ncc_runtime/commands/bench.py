@@ -151,6 +151,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
     from ncc_runtime.report.plot_file import check_can_plot
+    from ncc_runtime.report.run import choice_text
     from ncc_runtime.report.sweep_plot import plotted
 
     if words["nnodes"] is not None:
@@ -181,8 +182,9 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         runs=words["stats"],
         compared=words["measured_file"] is not None,
         healthy=bool(placement.topology.active_faults),
+        free=place.deterministic,
     )
-    heading = f"{_heading(first, placement)}; policy {place.policy}"
+    heading = f"{_heading(first, placement)}; {choice_text(place.policy, place.deterministic)}"
     rows: list[SweepRow] = []
     stop: LoweringError | None = None
     try:
@@ -202,7 +204,11 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         if not rows:
             raise
         stop = error
-    where = {**placement.as_json(), "policy": place.policy}
+    where = {
+        **placement.as_json(),
+        "policy": place.policy,
+        "deterministic": place.deterministic,
+    }
     used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
     left_out = others + sum(point.size_bytes not in used for point in points)
     comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)
@@ -252,7 +258,7 @@ def _places(
 
     names: list[str] = []
     forced: dict[str, str] = {}  # of other operators, which change nothing here
-    for word in given:
+    for word in (*given, *(f"{head}={name}" for head, name in place.algorithms.items())):
         head, equals, rest = word.partition("=")
         if not equals or word.startswith(PLAN_PREFIX):
             names += word.split(",")
@@ -397,6 +403,8 @@ def _predicted(
     row = attrs.evolve(sweep.row_of(case, model.executable), checked=mode)
     if (healthy := model.healthy(times_only=mode is None)) is not None:
         row = attrs.evolve(row, healthy_us=collective_ps(healthy) / 1e6)
+    if (free := model.free(times_only=mode is None)) is not None:
+        row = attrs.evolve(row, free_us=collective_ps(free) / 1e6)
     if mode is not None:
         given = cases.operands(case, mode, np.random.default_rng(0))
         run = model.run([given], clock=is_spread)

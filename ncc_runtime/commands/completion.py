@@ -46,6 +46,7 @@ def place(_: click.Context, __: click.Parameter, incomplete: str) -> list[Comple
     settings = (
         *("nodes=", "placement=linear", "placement=spread", "lnc=1", "lnc=2"),
         *(f"policy={policy}" for policy in Policy),
+        *("algorithm=", "deterministic"),
     )
     left = (f"{before},{word}" for word in settings if word.partition("=")[0] not in given)
     return begun(left, incomplete)

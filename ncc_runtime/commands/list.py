@@ -66,6 +66,7 @@ def list_command(
             "listing": text.splitlines(),
             **executable.placement.as_json(),
             "policy": executable.policy,
+            "deterministic": executable.is_deterministic,
             "ranks": list(ranks),
             "queues": [each.as_json() for each in listed],
         },

@@ -32,6 +32,7 @@ class PlaceWords:
     plans: Sequence[str] = ()
     ignore_memory: bool = False
     policy: Policy = Policy.NEURON
+    deterministic: bool = False
 
 
 _MOST_SIZE_DIGITS = 15  # no machine has more bytes, and int() would take its time
@@ -54,6 +55,11 @@ def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
 
 
 def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
+    return _algorithms_of(pairs)
+
+
+def _algorithms_of(pairs: Sequence[str]) -> dict[str, str]:
+    """`OP=NAME` by operator."""
     chosen: dict[str, str] = {}
     for pair in pairs:
         op, equals, name = pair.partition("=")
@@ -144,18 +150,55 @@ policy_option = click.option(
 )
 
 
-def policy_apart(on: str | None, given: str | None) -> tuple[str | None, Policy]:
-    """`--on` without its `policy=…`, and the policy, which `--policy` may give instead."""
-    settings = [] if on is None else on.split(",")
-    named = [word for word in settings if word.partition("=")[0].strip() == "policy"]
-    words = [word.partition("=")[2].strip() for word in named] + ([given] if given else [])
-    if len(words) > 1:
-        raise click.UsageError(f"the policy is given twice: {words[0]} and {words[1]}")
+deterministic_option = click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Reduce in one order everywhere: the same bits on any place, by any policy.",
+)
+
+
+@attrs.frozen
+class ChoiceWords:
+    """What may be chosen, and the rest of `--on`, which says where."""
+
+    on: str | None
+    policy: Policy
+    deterministic: bool
+    algorithms: Mapping[str, str]
+
+
+def choice_of(
+    on: str | None,
+    policy: str | None,
+    deterministic: bool,
+    algorithms: Mapping[str, str],
+) -> ChoiceWords:
+    """The options, with what `--on` says: `policy=best`, `algorithm=OP=NAME`, `deterministic`."""
+    settings = [] if on is None else [word.strip() for word in on.split(",")]
+    rest, policies, pairs = [], [policy] if policy else [], []
+    for setting in settings:
+        key, _, value = (part.strip() for part in setting.partition("="))
+        if key == "policy":
+            policies.append(value)
+        elif key == "algorithm":
+            pairs.append(value)
+        elif setting == "deterministic":
+            deterministic = True
+        else:
+            rest.append(setting)
+    if len(policies) > 1:
+        raise click.UsageError(f"the policy is given twice: {policies[1]} and {policies[0]}")
     try:
-        policy = Policy(words[0]) if words else Policy.NEURON
-    except InputError as error:
-        raise click.UsageError(f"--on: {error}") from error
-    return on and ",".join(word for word in settings if word not in named), policy
+        chosen = Policy(policies[0]) if policies else Policy.NEURON
+        named = _algorithms_of(pairs)
+    except (InputError, click.BadParameter) as error:
+        message = error.message if isinstance(error, click.BadParameter) else str(error)
+        raise click.UsageError(f"--on: {message}") from error
+    again = sorted({*named} & {*algorithms})
+    if again:
+        raise click.UsageError(f"--on and --algorithm both name one for {again[0]}")
+    on = on and ",".join(rest)
+    return ChoiceWords(on, chosen, deterministic, {**algorithms, **named})
 
 
 lnc_option = click.option(
@@ -213,12 +256,14 @@ def place_options(
         "--on",
         metavar="SPEC",
         shell_complete=completion.place,
-        help="In one word: trn2.48xlarge,nodes=2,lnc=1; policy=best also belongs here.",
+        help="In one word: trn2.48xlarge,nodes=2,lnc=1; policy=best, algorithm=OP=NAME and "
+        "deterministic also belong here.",
     )
     @down_option
     @slow_option
     @algorithm
     @policy_option
+    @deterministic_option
     @plan_option
     @strict_option
     @ignore_memory_option
@@ -228,10 +273,20 @@ def place_options(
         given = {name: word for name, word in words.items() if word is not None}
         if faults := (*rest.pop("down"), *rest.pop("slow")):
             given["faults"] = faults
-        algorithms, plans = plans_apart(rest.pop("algorithms", {}), rest.pop("plans"))
+        forced = rest.pop("algorithms", {})
+        choice = choice_of(on, rest.pop("policy"), rest.pop("deterministic"), forced)
+        algorithms, plans = plans_apart(choice.algorithms, rest.pop("plans"))
         strict, ignore_memory = rest.pop("strict"), rest.pop("ignore_memory")
-        on, policy = policy_apart(on, rest.pop("policy"))
-        place = PlaceWords(on, given, algorithms, strict, plans, ignore_memory, policy)
+        place = PlaceWords(
+            choice.on,
+            given,
+            algorithms,
+            strict,
+            plans,
+            ignore_memory,
+            choice.policy,
+            choice.deterministic,
+        )
         command(place=place, **rest)
 
     return collecting
@@ -404,6 +459,7 @@ def filled(
         place.ignore_memory,
         times_only,
         place.policy,
+        place.deterministic,
     )
     return load_on(program, where, options)
 

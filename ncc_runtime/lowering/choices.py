@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.collectives.algorithms import rooted
-from ncc_runtime.collectives.choose import ALGORITHMS, Candidate, Choice, Chooser
+from ncc_runtime.collectives.choose import ALGORITHMS, Candidate, Choice, Chooser, shows_order
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
 from ncc_runtime.collectives.symmetry import AsymmetryError, RankSymmetry
@@ -85,8 +85,9 @@ class _CandidateSet:
     users: Candidate | None = None  # of a user's plan
 
 
-_Key = tuple[int, Hashable, int | None]
-"""Stream, `collective_key`, and the id of the user's plan file, if there is one."""
+_Key = tuple[int, Hashable, int | None, bool]
+"""Stream, `collective_key`, the id of the user's plan file, if there is one, and whether it is held
+to one order of reduction."""
 
 
 PlansClock: TypeAlias = Callable[[Placeholder, Sequence[ReplicaGroups], RankSymmetry], int]
@@ -116,7 +117,9 @@ class ProgramChooser:
         times_only: bool = False,
         ignore_memory: bool = False,
         clock: PlansClock | None = None,
+        deterministic: bool = False,
     ) -> None:
+        self._deterministic = deterministic
         self._program, self._placement, self._forced = program, placement, forced
         self._policy, self._price_all, self._ignore_memory = policy, price_all, ignore_memory
         self._clock = clock if len(stages_of(program)) == 1 else None
@@ -150,6 +153,7 @@ class ProgramChooser:
             representatives,
             policy=self._policy,
             ignore_memory=self._ignore_memory,
+            deterministic=self._deterministic,
         )
         self._sets: dict[_Key, _CandidateSet] = {}
         known: dict[Hashable, _CandidateSet] = {}
@@ -178,7 +182,8 @@ class ProgramChooser:
         """Placeholders with the same key run alike."""
         placeholder, file = self._program.placeholders[number], self._files.get(number)
         collective = collective_key(self._program, placeholder)
-        return placeholder.stream, collective, None if file is None else id(file)
+        in_order = self._deterministic and shows_order(placeholder)
+        return placeholder.stream, collective, None if file is None else id(file), in_order
 
     def drop_symmetry(self) -> None:
         """Choose for an executable with columns of all ranks from now on."""
@@ -277,8 +282,9 @@ class ProgramChooser:
         algorithms = ALGORITHMS[job.placeholder.op]
 
         def is_near(candidate: Candidate) -> bool:
-            is_published = algorithms[candidate.name].is_published
-            percent = NEAR_PERCENT[self._policy] if is_published else UNPUBLISHED_PERCENT
+            algorithm = algorithms[candidate.name]
+            has_good_price = algorithm.is_published or algorithm.is_for_order
+            percent = NEAR_PERCENT[self._policy] if has_good_price else UNPUBLISHED_PERCENT
             most_ps = choice.chosen.time_ps * percent // 100
             return not candidate.reason and candidate.time_ps <= most_ps
 
@@ -376,6 +382,7 @@ def priced_choices(
     policy: Policy = Policy.NEURON,
     ignore_memory: bool = False,
     clock: PlansClock | None = None,
+    deterministic: bool = False,
 ) -> tuple[Parts, tuple[Choice, ...]]:
     """The machine, and each placeholder's choice with every candidate priced."""
     chooser = ProgramChooser(
@@ -387,6 +394,7 @@ def priced_choices(
         price_all=True,
         ignore_memory=ignore_memory,
         clock=clock,
+        deterministic=deterministic,
     )
     choices = chooser.choices()
     numbers = range(len(program.placeholders))
@@ -401,12 +409,13 @@ def chooser_of(
     *,
     policy: Policy = Policy.NEURON,
     ignore_memory: bool = False,
+    deterministic: bool = False,
 ) -> Chooser:
     """The chooser for a program's placeholders; its streams share the memory that is left."""
     streams = len({placeholder.stream for placeholder in program.placeholders})
     left = rank_capacity(placement.topology) - program.hbm_bytes
     room = None if ignore_memory else left // max(1, streams)
-    return Chooser(placement, forced, room, streams, representatives, policy)
+    return Chooser(placement, forced, room, streams, representatives, policy, deterministic)
 
 
 def semaphore_limit(program: Program, topology: Topology) -> int:

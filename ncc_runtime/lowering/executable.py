@@ -209,6 +209,7 @@ class Executable:
     representatives: int  # ranks 0..representatives-1 have columns: all, or those of one instance
     ignores_memory: bool = False  # it takes more memory than a rank has; timed all the same
     policy: Policy = Policy.NEURON  # by which algorithms were chosen, where none was forced
+    is_deterministic: bool = False  # collectives reduce in the order of their groups
 
     def __repr__(self) -> str:
         return f"<Executable: {self.program.name}, {len(self.queues)} queues, {self.placement}>"

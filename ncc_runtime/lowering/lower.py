@@ -94,6 +94,7 @@ def lower(
     times_only: bool = False,
     ignore_memory: bool = False,
     clock: Clock | None = None,
+    deterministic: bool = False,
 ) -> Executable:
     """Lower every placeholder. `forced` names algorithms by operator, the policy chooses others:
     the cheapest, and where prices are near the one that the `clock`, if given, finds fastest.
@@ -102,7 +103,8 @@ def lower(
 
     With `times_only` the executable has columns of one instance's ranks where these stand for all;
     it can be timed, not proved or computed. With `ignore_memory`, what takes more memory than a
-    rank has is placed too, to be timed.
+    rank has is placed too, to be timed. `deterministic` collectives reduce in the order of their
+    groups, wherever ranks are.
 
     Raises LoweringError where a placeholder cannot be lowered, PlanError for a plan.
     """
@@ -117,6 +119,7 @@ def lower(
         times_only=times_only,
         ignore_memory=ignore_memory,
         clock=None if clock is None else plans_clock(program, placement, clock),
+        deterministic=deterministic,
     )
     while True:
         try:
@@ -132,7 +135,9 @@ def lower(
                 attrs.evolve(collective, is_beyond_policy=each.choice.is_beyond_policy)
                 for collective, each in zip(executable.lowered, chosen, strict=True)
             )
-            return attrs.evolve(executable, lowered=tuple(lowered), policy=policy)
+            return attrs.evolve(
+                executable, lowered=tuple(lowered), policy=policy, is_deterministic=deterministic
+            )
         except AsymmetryError:  # one instance does not stand for all: every rank gets columns
             chooser.drop_symmetry()
 

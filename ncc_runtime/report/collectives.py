@@ -197,6 +197,7 @@ def joined(executable: Executable, rows: Sequence[CollectiveRow]) -> tuple[Joine
             {},
             policy=executable.policy,
             ignore_memory=executable.ignores_memory,
+            deterministic=executable.is_deterministic,
         ),
     )
     compared = []

@@ -20,7 +20,7 @@ from ncc_runtime.lowering.choices import collective_key
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.collectives import REMOTE
-from ncc_runtime.report.run import SCHEMA, Run
+from ncc_runtime.report.run import SCHEMA, Run, choice_text
 from ncc_runtime.topology.routes import TRANSPORTS, Routes, Transport
 
 
@@ -223,6 +223,7 @@ def as_json(diff: Diff) -> dict[str, Any]:
             {
                 **executable.placement.as_json(),
                 "policy": executable.policy,
+                "deterministic": executable.is_deterministic,
                 "time_us": time,
                 "healthy_us": healthy,
             }
@@ -284,7 +285,8 @@ def as_text(diff: Diff) -> str:
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
     console.print(f"{diff.program.name}: {diff.program.ranks} ranks")
     for letter, (executable, time, healthy) in zip(LETTERS, _places(diff), strict=True):
-        where = f"{executable.placement.where}; policy {executable.policy}"
+        choice = choice_text(executable.policy, executable.is_deterministic)
+        where = f"{executable.placement.where}; {choice}"
         console.print(f"  {letter}  {where}: predicted time {time:.3f} us", soft_wrap=True)
         if healthy is not None:
             console.print(f"     healthy: {healthy:.3f} us, with nothing down or slow")

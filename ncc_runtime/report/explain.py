@@ -124,6 +124,7 @@ def explained(
             forced,
             plans,
             policy=executable.policy,
+            deterministic=executable.is_deterministic,
             ignore_memory=executable.ignores_memory,
             clock=plans_clock(program, placement, collective_ps),
         )

@@ -14,7 +14,7 @@ from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
-from ncc_runtime.options import RunOptions
+from ncc_runtime.options import Policy, RunOptions
 from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
@@ -49,6 +49,7 @@ class Run:
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
       or it cannot be told: what is forced does not run there, or sizes follow from values
+    - `free_us`: the same where any order of reduction may be chosen; None unless one is held
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
     - `notes`: what was assumed, where data decides and values were not computed
@@ -71,6 +72,7 @@ class Run:
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
     host_s: float = 0.0
     healthy_us: float | None = None
+    free_us: float | None = None
     faults: FaultsOfRun | None = None
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
@@ -134,9 +136,14 @@ def heading(executable: Executable) -> str:
     ignored = ", ignored" if executable.ignores_memory else ""
     return (
         f"{executable.program.name}: {executable.ranks} ranks on {executable.placement.where}; "
-        f"policy {executable.policy}\n"
+        f"{choice_text(executable.policy, executable.is_deterministic)}\n"
         f"{memory_text(memory_use(executable))}{ignored}"
     )
+
+
+def choice_text(policy: Policy, is_deterministic: bool) -> str:
+    """`policy neuron`, and whether one order of reduction is held."""
+    return f"policy {policy}" + ", one order of reduction" * is_deterministic
 
 
 def memory_use(executable: Executable) -> MemoryUse:
@@ -152,6 +159,7 @@ def facts(executable: Executable) -> dict[str, Any]:
         "model": executable.program.name,
         **executable.placement.as_json(),
         "policy": executable.policy,
+        "deterministic": executable.is_deterministic,
         "ranks": executable.ranks,
         "memory": memory_json(memory_use(executable)),
         "memory_ignored": executable.ignores_memory,

@@ -44,6 +44,7 @@ def as_json(
         **facts(executable),
         "time_us": run.time_us,
         "healthy_us": run.healthy_us,
+        "free_us": run.free_us,
         "faults": None if run.faults is None else run.faults.as_json(),
         "notes": list(run.notes),
         "host_s": round(host_s, 6),
@@ -182,6 +183,10 @@ def _time_lines(run: Run) -> Iterator[str]:
     yield f"predicted time {run.time_us:.3f} us"
     if run.healthy_us is not None:
         yield f"healthy: {run.healthy_us:.3f} us, with nothing down or slow"
+    if run.free_us is not None and run.time_us is not None:
+        more = run.time_us - run.free_us
+        share = f", {100 * more / run.free_us:+.1f} %" if run.free_us else ""
+        yield f"one order of reduction: {more:+.3f} us{share}, beside {run.free_us:.3f} us in any"
 
 
 def as_html(run: Run) -> str:

@@ -32,6 +32,7 @@ class SweepRow:
     runs_us: tuple[float, ...] = ()  # of runs one after another, where their spread is wanted
     measured_us: float | None = None  # what was measured of the same
     healthy_us: float | None = None  # where nothing is down or slow
+    free_us: float | None = None  # where any order of reduction may be chosen
 
     @property
     def size_bytes(self) -> int:
@@ -97,6 +98,7 @@ _FIGURES = (
 )
 _ALGORITHM = (Column("algorithm", 16, lambda row: row.algorithm),)
 _HEALTHY = (Column("healthy(us)", 11, lambda row: row.healthy_us),)
+_FREE = (Column("any-order(us)", 13, lambda row: row.free_us),)
 _COMPARED = (
     Column("measured(us)", 12, lambda row: row.measured_us),
     Column("ratio", 6, lambda row: row.ratio),
@@ -120,6 +122,7 @@ class Layout:
     runs: bool = False
     compared: bool = False
     healthy: bool = False
+    free: bool = False
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -128,6 +131,7 @@ class Layout:
             *(_SIDES if self.sides else ()),
             *_FIGURES,
             *(_HEALTHY if self.healthy else ()),
+            *(_FREE if self.free else ()),
             *(_RUNS if self.runs else ()),
             *(_COMPARED if self.compared else ()),
             *(_ALGORITHM if self.algorithm else ()),
@@ -253,6 +257,7 @@ def _json_row(row: SweepRow) -> dict[str, Any]:
         "iterations": row.case.iterations,
         "time_us": row.time_us,
         "healthy_us": row.healthy_us,
+        "free_us": row.free_us,
         "algbw_gb_per_s": row.algbw_gb_per_s,
         "busbw_gb_per_s": row.busbw_gb_per_s,
         "algorithm": row.algorithm,

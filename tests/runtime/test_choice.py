@@ -144,7 +144,9 @@ def suits(op: CollectiveOp, name: str, place: PlaceOptions) -> bool:
         return place is TWO_INSTANCES
     if name == "torus":
         return place is APART
-    needs_whole_chips = name == "kangaring"
+    if name.startswith("rank-order.hier."):
+        return place is TWO_INSTANCES
+    needs_whole_chips = name in ("kangaring", "rank-order.kangaring")
     needs_one_chip = name == "direct" and op is CollectiveOp.ALL_REDUCE
     needs_hosts_or_faults = name in ("pod", "synthesised")
     return not (needs_whole_chips or needs_one_chip or needs_hosts_or_faults)

@@ -58,6 +58,7 @@ DRAWN = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_every_algorithm_keeps_the_rule_and_comes_to_its_end(op: CollectiveOp, name: str):
     places = {
         "kangaring": (64, PlaceOptions("trn2")),
+        "rank-order.kangaring": (64, PlaceOptions("trn2")),
         "torus": (64, PlaceOptions("trn2")),
         "pod": (64, PlaceOptions("trn2-ultraserver", placement="spread")),
         "synthesised": (64, PlaceOptions(LINK_DOWN)),

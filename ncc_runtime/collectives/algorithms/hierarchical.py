@@ -136,6 +136,19 @@ class Hierarchical:
         ]
         return Plan(self.name, slices.members, slices.pipelined(strands), symmetry=job.symmetry)
 
+    def gathered(
+        self, job: Job, hierarchy: Hierarchy, results: Sequence[Extent]
+    ) -> tuple[Round, ...]:
+        """An all-gather of chunks that lie at their members already, in place."""
+        elements = sum(job.buffers.operand_elements)
+        slices = _Pipeline(hierarchy, elements * job.buffers.element_bytes)
+        chunk_slices = sliced(results, slices.count, job.buffers.element_bytes)
+        strands = [
+            strand.all_gather(extents, extents)
+            for strand, extents in zip(self._strands(job, slices), chunk_slices, strict=True)
+        ]
+        return slices.pipelined(strands)
+
     def _strands(self, job: Job, slices: "_Pipeline") -> Iterator["_HierarchyStrand"]:
         """The stages of every strand, slice by slice and channel by channel."""
         hierarchy = slices.hierarchy

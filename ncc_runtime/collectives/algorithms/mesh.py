@@ -34,7 +34,7 @@ from ncc_runtime.collectives.stages import (
     StageKind,
     Strand,
     Subgroups,
-    chained_reduction,
+    reduced_in_blocks,
     side_by_side,
 )
 from ncc_runtime.group_rules.rules import MESH_CHIPS
@@ -234,7 +234,7 @@ class Mesh:
         position = self.subgroups.position
         reductions = []
         for extent, target, by_chip in zip(extents, targets, slots, strict=True):
-            moves = chained_reduction(
+            moves = reduced_in_blocks(
                 self._last_sources(extent, by_chip),
                 target.piece(position),
                 extent.size(position),

@@ -20,7 +20,7 @@ from ncc_runtime.collectives.plan import (
     divisor,
     self_peers,
 )
-from ncc_runtime.collectives.stages import Strand, chained_reduction, side_by_side
+from ncc_runtime.collectives.stages import Strand, reduced_in_blocks, side_by_side
 
 MOST_MEMBERS = 128
 """Slots of a whole buffer that everybody has; assumed, as many as a mesh has chips."""
@@ -42,7 +42,7 @@ def all_reduce(job: Job, members: int) -> Plan:
         size, begin = np.repeat(extent.sizes[0], members), np.repeat(extent.offsets[0], members)
         slots = np.array([scratch.take(int(size[0])) for _ in range(members)])
         sends += _sends(extent, slots, strand)
-        moves = chained_reduction(
+        moves = reduced_in_blocks(
             [Location(Space.SCRATCH, np.full(members, slot, np.int64)) for slot in slots],
             Location(Space.RESULT, begin, extent.tensor),
             size,

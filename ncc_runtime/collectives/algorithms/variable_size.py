@@ -26,7 +26,7 @@ from ncc_runtime.collectives.plan import (
     divisor,
     self_peers,
 )
-from ncc_runtime.collectives.stages import Strand, chained_reduction
+from ncc_runtime.collectives.stages import Strand, reduced_in_blocks
 from ncc_runtime.neff.placeholder import CollectiveOp, even_share
 
 MOST_ENTRIES = 4096
@@ -67,7 +67,7 @@ def reduce_scatter(job: Job, shifts: GroupShifts) -> Plan:
     stride = slots[1] if members > 1 else slot
     first = _to_slots(shifts, Space.SCRATCH, slot, operand, stride)
     zero = np.zeros(members, np.int64)
-    moves = chained_reduction(
+    moves = reduced_in_blocks(
         [Location(Space.SCRATCH, np.full(members, at, np.int64)) for at in slots],
         Location(Space.RESULT, zero),
         np.full(members, min(slot, operand), np.int64),

@@ -27,3 +27,15 @@ def is_defined(reduction: Reduction, dtype: DType) -> bool:
     if reduction is Reduction.AVERAGE:
         return dtype.is_float or dtype.is_complex
     return True
+
+
+def is_exact(reduction: Reduction, dtype: DType) -> bool:
+    """Whether a reduction of several operands has the same bits in every order.
+
+    Integers wrap, so their sums and products are those of a ring; bits and extremes have no order
+    either: of two zeros -0 is less, a NaN wins, and all NaNs are one. Complex numbers are compared
+    part by part, where a NaN in one part does not always win.
+    """
+    if not (dtype.is_float or dtype.is_complex):
+        return True
+    return reduction in (Reduction.MINIMUM, Reduction.MAXIMUM) and dtype.is_float

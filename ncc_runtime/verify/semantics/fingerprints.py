@@ -12,6 +12,8 @@ one does: a factor B for each element between. So cells need not be cut where tr
 Memory that a placeholder has not written has fingerprints too, so reading it shows.
 """
 
+import functools
+
 import attrs
 import numpy as np
 
@@ -57,6 +59,7 @@ def symbols(ranks: int, extents: int) -> np.ndarray:
     return generator.integers(0, 1 << 63, (ranks, extents), np.uint64) * 2 + _ODD
 
 
+@functools.cache
 def factor(divisor: int) -> np.uint64:
     """The number that a division by this multiplies by; 1 for 1."""
     if divisor == 1:

@@ -6,6 +6,7 @@ cell, so that a *piece* reads one cell of each source and writes one cell of eac
 row must not touch is noted as a fault; there it reads what no rank holds, and writes nowhere.
 """
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -107,7 +108,7 @@ class Pieces:
     sources: tuple[Side, ...]
     targets: tuple[Side, ...]
     widths: tuple[int, ...]  # per row, how many of the sources it has
-    factors: tuple[np.uint64, ...]  # per row, for the divisor
+    divisors: tuple[int, ...]  # per row, of what is joined
     faults: tuple[WrongTransfer, ...]
 
 
@@ -132,12 +133,11 @@ class Replay:
         pieces = self._pieces[ring].get(block) or self._cut(ring, block)
         chosen = self._chosen(pieces, at, ranks)
         width = pieces.widths[at]
-        value = np.zeros(1, np.uint64)
-        for number, source in enumerate(pieces.sources[:width]):
-            read = self._held.take(source.cell[chosen])
+        reads = []
+        for source in pieces.sources[:width]:
+            reads.append(self._held.take(source.cell[chosen]))
             if source.inside is not None:
-                read *= source.inside.weight[chosen]
-            value = value + read if number else read
+                reads[-1] *= source.inside.weight[chosen]
         if self._has_fills and width > 1:
             # zeros are no operand: a product with them, or a minimum, is not what was specified
             for source in pieces.sources:
@@ -149,7 +149,7 @@ class Replay:
         if self._divided is not None:
             # a sum of quotients has the fingerprint of an average, but is rounded otherwise: an
             # average is divided when all is joined
-            divides = bool(pieces.factors[at] != 1)
+            divides = pieces.divisors[at] != 1
             read_cells = [source.cell[chosen] for source in pieces.sources[:width]]
             is_divided = np.any([self._divided[cell] for cell in read_cells], axis=0)
             if is_divided.any() and (divides or width > 1):
@@ -157,10 +157,16 @@ class Replay:
                 self._refuse(ring, row, wrong, "joins or divides what is divided")
             for target in pieces.targets:
                 self._divided[target.cell[chosen]] = is_divided | divides
-        if pieces.factors[at] != 1:
-            value = value * pieces.factors[at]
+        value = self.joined(reads, pieces.divisors[at])
         for target in pieces.targets:
             self._write(target, chosen, value)
+
+    def joined(self, reads: Sequence[np.ndarray], divisor: int) -> np.ndarray:
+        """What a row writes, (pieces,), of what it reads; zeros where it reads nothing."""
+        if not reads:
+            return np.zeros(1, np.uint64)
+        value = functools.reduce(np.add, reads)
+        return value if divisor == 1 else value * factor(divisor)
 
     def _cut(self, ring: int, block: int) -> Pieces:
         """The pieces of a block of rows, which are kept; the first of them goes."""
@@ -248,7 +254,7 @@ class _Cutter:
             sources=tuple(self._side(ranges, transfer, inside) for ranges in sources),
             targets=tuple(self._side(ranges, transfer, inside) for ranges in targets),
             widths=tuple(widths.tolist()),
-            factors=tuple(map(factor, np.where(joins, ring.divisor[self._rows], 1).tolist())),
+            divisors=tuple(np.where(joins, ring.divisor[self._rows], 1).tolist()),
             faults=tuple(self._faults),
         )
 

@@ -15,7 +15,7 @@ from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.semantics.cells import MemoryCells, cells_of
 from ncc_runtime.verify.semantics.fingerprints import factor
-from ncc_runtime.verify.semantics.replay import WrongTransfer, Memory, Replay
+from ncc_runtime.verify.semantics.replay import Memory, Replay, WrongTransfer
 from ncc_runtime.verify.semantics.spec import ResultSpec, specs_of
 
 MOST_CELLS = 1 << 28

@@ -1,0 +1,1 @@
+"""Orders of reduction: read, compared, held."""
