@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ncc_runtime.execution.disturbance import NOTHING
-from ncc_runtime.faults.order_statistics import Draws, Law, expected_maximum
+from ncc_runtime.faults.laws import Draws, Law
+from ncc_runtime.faults.order_statistics import expected_maximum
 from ncc_runtime.faults.seeds import run_seeds
 from ncc_runtime.report.text_table import text_table
 

@@ -8,61 +8,12 @@ Source: David and Nagaraja, Order Statistics, 3rd edition, Wiley 2003, chapters 
 (growth with n).
 """
 
-import enum
 import itertools
 import math
-from collections.abc import Callable
 
-import attrs
 import numpy as np
 
-
-class Law(enum.StrEnum):
-    """Distributions of which stragglers are drawn, with their two parameters."""
-
-    UNIFORM = "uniform"  # from, to
-    EXPONENTIAL = "exponential"  # from, and the mean of what is added to it
-    NORMAL = "normal"  # mean, standard deviation
-    LOGNORMAL = "lognormal"  # median, standard deviation of the logarithm
-    PARETO = "pareto"  # least, exponent of the tail
-
-
-@attrs.frozen
-class Draws:
-    """A distribution: a law, its parameters as `Law` names them, and a floor.
-
-    A draw below `least` counts as `least`, as a core that is slowed is not faster than a whole one.
-    """
-
-    law: Law
-    first: float
-    second: float
-    least: float = -math.inf
-
-    def exceeded(self, share: np.ndarray) -> np.ndarray:
-        """What a share of the draws exceed, for shares between 0 and 1: the upper quantile."""
-        from scipy.special import ndtri
-
-        a, b = self.first, self.second
-        drawn: dict[Law, Callable[[], np.ndarray]] = {
-            Law.UNIFORM: lambda: b - (b - a) * share,
-            Law.EXPONENTIAL: lambda: a - b * np.log(share),
-            Law.NORMAL: lambda: a - b * ndtri(share),
-            Law.LOGNORMAL: lambda: a * np.exp(-b * ndtri(share)),
-            Law.PARETO: lambda: a * share ** (-1 / b),
-        }
-        return np.maximum(drawn[self.law](), self.least)
-
-    @property
-    def growth(self) -> str:
-        """How the expected maximum grows with n, at large n."""
-        return {
-            Law.UNIFORM: "to its upper end, as 1 - 1/(n + 1)",
-            Law.EXPONENTIAL: "as ln n",
-            Law.NORMAL: "as sqrt(2 ln n)",
-            Law.LOGNORMAL: "as exp(sigma sqrt(2 ln n))",
-            Law.PARETO: "as n^(1/shape)",
-        }[self.law]
+from ncc_runtime.faults.laws import Draws, Law
 
 
 def expected_maximum(draws: Draws, count: int) -> float:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from ncc_runtime.faults.order_statistics import Draws, Law, by_quadrature, expected_maximum
+from ncc_runtime.faults.laws import Draws, Law
+from ncc_runtime.faults.order_statistics import by_quadrature, expected_maximum
 
 EXACT = [
     Draws(Law.UNIFORM, 1.0, 2.0),
