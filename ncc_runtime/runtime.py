@@ -21,7 +21,7 @@ from ncc_runtime.errors import (
     PlacementError,
     PlanError,
 )
-from ncc_runtime.execution.clock.clock import collective_ps, simulate
+from ncc_runtime.execution.clock.clock import Clock, collective_ps, simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
     Inputs,
@@ -243,6 +243,9 @@ class Model:
             arrays = bound_inputs(program, given, seed, self._drawn_counts)
         if options.verify:
             prove.refuse(self.proofs)
+        if options.faults:
+            run = self._run_with_faults(given, arrays, options)
+            return attrs.evolve(run, host_s=time.perf_counter() - started)
         outputs: list[np.ndarray] = []
         notes: tuple[str, ...] = ()
         trace: Trace | None = None
@@ -282,6 +285,59 @@ class Model:
             verdicts=self.verdicts,
             host_s=time.perf_counter() - started,
             assemble=None if arrays is None else self._result,
+        )
+
+    def _run_with_faults(
+        self, given: Given, arrays: Iterable[np.ndarray] | None, options: RunOptions
+    ) -> Run:
+        """A run in which faults happen; of one that does not come to its end only the report."""
+        from ncc_runtime.faults.outcome import Laboratory
+        from ncc_runtime.faults.report import reported
+        from ncc_runtime.faults.text import parse
+        from ncc_runtime.faults.watchdog import exec_timeout_ps
+
+        if not options.clock:
+            raise InputError("faults happen at times: a run with faults needs the clock")
+        if options.checked or options.shuffle_seed is not None:
+            raise InputError(
+                "a run with faults goes in the order of its times: it takes neither checked mode "
+                "nor a random order"
+            )
+        faults = [parse(fault) if isinstance(fault, str) else fault for fault in options.faults]
+        executable, clock = self.executable, None
+        notes: tuple[str, ...] = ()
+        executable.check_all_ranks_have_columns()
+        inputs = arrays
+        if inputs is None:
+            sized, notes = assumed(executable)
+            clock = Clock(sized, self._decisions(executable, given, options))
+        laboratory = Laboratory(
+            executable, lambda: inputs or (), is_proved=options.verify, clock=clock
+        )
+        timeout_ps = exec_timeout_ps(options.exec_timeout_s)
+        has_values = inputs is not None
+        with self._explained(given):
+            report = reported(laboratory, faults, options.fault_seed, timeout_ps, values=has_values)
+        trace: Trace | None = None
+        traffic: tuple[Traffic, ...] = ()
+        if report.is_complete and report.outcome.timed is not None:
+            trace = report.outcome.timed.trace
+            traffic = traffic_of(trace)
+        outputs = list(report.outcome.outputs)
+        if has_values and report.is_complete and not outputs:
+            outputs = laboratory.undisturbed.outputs  # of a run that is proved to be harmless
+        return Run(
+            executable=executable,
+            options=options,
+            outputs=outputs,
+            trace=trace,
+            traffic=traffic,
+            collectives=() if trace is None else collective_rows(executable, traffic, trace),
+            proofs=self.proofs if options.verify else (),
+            notes=notes,
+            verdicts=self.verdicts,
+            faults=report,
+            assemble=self._result if outputs else None,
         )
 
     def laboratory(

@@ -14,6 +14,7 @@ from ncc_runtime.errors import InputError, LoweringError, PlacementError, Topolo
 from ncc_runtime.options import Policy, plans_apart
 
 if TYPE_CHECKING:
+    from ncc_runtime.faults.fault import Fault
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import PlaceOptions
     from ncc_runtime.runtime import Model
@@ -258,6 +259,39 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
         raise click.UsageError(str(error)) from error
     known_placement(where.placement)
     return where
+
+
+def fault_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say what goes wrong during a run, passed on as `faults`, a list or empty."""
+
+    @click.option(
+        "--fault",
+        "fault_texts",
+        metavar="TEXT",
+        multiple=True,
+        help="What goes wrong during the run: 'at 120us: link c0-c1 down for 50us'; once for each, "
+        "docs/faults.md has all forms.",
+    )
+    @click.option(
+        "--faults", "fault_file", metavar="FILE.toml", type=click.Path(), help="The same as a file."
+    )
+    @functools.wraps(command)
+    def collecting(
+        *positional: Any, fault_texts: Sequence[str], fault_file: str | None, **rest: Any
+    ) -> None:
+        faults: list[Fault] = []
+        if fault_texts or fault_file is not None:
+            from ncc_runtime.faults.files import read_faults
+            from ncc_runtime.faults.text import parse
+
+            try:
+                faults += map(parse, fault_texts)
+            except InputError as error:
+                raise click.UsageError(f"--fault: {error}") from error
+            faults += () if fault_file is None else read_faults(fault_file)
+        command(*positional, faults=faults, **rest)
+
+    return collecting
 
 
 def known_placement(word: str) -> None:

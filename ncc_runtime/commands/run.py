@@ -12,6 +12,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    fault_options,
     files_of,
     loaded,
     place_options,
@@ -21,7 +22,7 @@ from ncc_runtime.commands.options import (
     trace_file,
     trip_counts,
 )
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, StallError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         "nccrt run step.neff --topology trn2 --inputs inputs.npz --outputs outputs.npz",
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+        "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
 )
 @program_argument
@@ -106,6 +108,21 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10**15),
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
+@fault_options
+@click.option(
+    "--fault-seed",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of what faults draw.",
+)
+@click.option(
+    "--exec-timeout",
+    metavar="SECONDS",
+    type=float,
+    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
+)
 @replying
 def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
@@ -122,6 +139,10 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         raise click.UsageError("--tokens needs the clock; leave out --no-clock")
     if words["sort"] not in ("program", "bytes") and words["no_clock"]:
         raise click.UsageError(f"--sort {words['sort']} needs the clock; leave out --no-clock")
+    if words["faults"]:
+        for option in ("no_clock", "checked", "shuffle"):
+            if words[option]:
+                raise click.UsageError(f"--{option.replace('_', '-')} does not go with faults")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
@@ -131,7 +152,8 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
-    times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
+    faults = words["faults"]
+    times_only = words["no_values"] and words["no_verify"] and not (words["inputs"] or faults)
     model = loaded(program, place, times_only=times_only)
     chosen = None if timeline is None else timeline.chosen(model.executable)
     options = RunOptions(
@@ -143,6 +165,9 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         shuffle_seed=words["shuffle"],
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
+        faults=faults,
+        fault_seed=words["fault_seed"],
+        exec_timeout_s=words["exec_timeout"],
     )
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
     inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
@@ -151,7 +176,8 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         inputs = array_files.open_arrays(words["inputs"])
     with inputs as given:
         result = model.run(given, seed=seed, options=options)
-    if words["outputs"]:
+    is_complete = result.faults is None or result.faults.is_complete
+    if words["outputs"] and is_complete:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:
         timeline.write(result.trace, chosen)
@@ -163,6 +189,8 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         ),
     )
     reply.warn(model.warnings)
+    if result.faults is not None and not is_complete:
+        raise StallError(result.faults.refusal())
 
 
 @attrs.frozen

@@ -74,6 +74,7 @@ class Outcome:
     differences: tuple[OutputDifference, ...] = ()
     has_race: bool = False  # rows wait for what may be there too early: other times, other values
     error: str = ""  # what a device refuses
+    outputs: Sequence[np.ndarray] = ()  # of a run that was played to its end
     is_settled: bool = True  # else control flow follows from times: no times found that agree
 
 
@@ -89,8 +90,12 @@ class Laboratory:
         inputs: Callable[[], Iterable[np.ndarray]],
         *,
         is_proved: bool = True,
+        clock: Clock | None = None,
     ) -> None:
-        """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold."""
+        """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
+
+        A clock is given where control flow is decided otherwise than by these inputs.
+        """
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
@@ -100,6 +105,10 @@ class Laboratory:
         self._undisturbed: _Undisturbed | None = None
         decisions: Decisions
         sized, runs = executable, {}
+        if clock is not None:
+            self.clock = clock
+            self.trace: Trace = clock.run(NOTHING, in_memory=MOST_EVENTS).trace
+            return
         if _follows_data(executable):
             values = self.undisturbed
             decisions, sized = values.decisions, values.sizes.sized()
@@ -107,7 +116,7 @@ class Laboratory:
         else:
             decisions = PlannedDecisions(executable, {})
         self.clock = Clock(sized, decisions, run_sizes=runs)
-        self.trace: Trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
+        self.trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
 
     @cached_property
     def _edges(self) -> Edges:
@@ -149,6 +158,7 @@ class Laboratory:
             timed=timed,
             differences=differences,
             has_race=played.has_race,
+            outputs=() if effect is Effect.STALL else played.outputs,
             is_settled=not played.diverged,
         )
 
