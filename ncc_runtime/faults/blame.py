@@ -14,13 +14,15 @@ applications", ICPP 2010.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.clock.clock import Clock
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import NO_EVENT, CollectiveRuns, Trace
+from ncc_runtime.faults.resolve import ResolvedFault, joined
 from ncc_runtime.faults.touched import Delays, OrderedTrace, Touched, touched
 from ncc_runtime.lowering.executable import IDLE, EngineQueue, Executable
 from ncc_runtime.report.critical_path import PathStep, critical_path
@@ -43,6 +45,9 @@ class Disturbing(Protocol):
 
     @property
     def disturbance(self) -> Disturbance: ...
+
+
+AnyFault = TypeVar("AnyFault", bound=Disturbing)
 
 
 @attrs.frozen
@@ -196,7 +201,7 @@ MOST_LEFT_OUT = 16
 
 
 def leave_one_out(
-    found: Blame, faults: Sequence[Disturbing], timed: Callable[[Sequence[Disturbing]], Trace]
+    found: Blame, faults: Sequence[AnyFault], timed: Callable[[Sequence[AnyFault]], Trace]
 ) -> Blame:
     """The same, and what the run takes without each of the faults: one run of `timed` for each.
 
@@ -213,6 +218,15 @@ def leave_one_out(
     return attrs.evolve(
         found, faults=tuple(attrs.evolve(share, without_ps=ps) for share, ps in shares)
     )
+
+
+def blamed(clock: Clock, faults: Sequence[ResolvedFault]) -> Blame:
+    """What faults cost, by runs of a clock: without, with all, and with all but each."""
+
+    def timed(some: Sequence[ResolvedFault]) -> Trace:
+        return clock.run(joined(some)).trace
+
+    return leave_one_out(blame(clock.run().trace, timed(faults), faults), faults, timed)
 
 
 def _shared(by_fault: Sequence[Touched]) -> list[Touched]:

@@ -13,9 +13,12 @@ from typing import Any
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.clock.clock import Clock
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import NO_EVENT, Trace
 from ncc_runtime.faults.blame import NOBODY
+from ncc_runtime.faults.fault import Fault
+from ncc_runtime.faults.resolve import joined, resolved
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.progress import steps
@@ -100,6 +103,17 @@ def run_seeds(
         for seed in steps(seeds, "seeds", "runs")
     ]
     return SeededRuns(undisturbed.executable, undisturbed.time_ps, tuple(runs))
+
+
+def seeded(clock: Clock, faults: Sequence[Fault], seeds: Sequence[int]) -> SeededRuns:
+    """The same of faults on the executable of a clock. InputError for what is not there."""
+
+    def drawn(seed: int) -> Disturbance:
+        return joined(resolved(clock, faults, seed))
+
+    return run_seeds(
+        clock.run().trace, lambda disturbance: clock.run(disturbance).trace, drawn, seeds
+    )
 
 
 def _run(before: OrderedTrace, after: OrderedTrace, seed: int) -> SeededRun:

@@ -23,8 +23,10 @@ from ncc_runtime.execution.disturbance import (
 )
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
-from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, leave_one_out
+from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, blamed, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
+from ncc_runtime.faults.resolve import resolved
+from ncc_runtime.faults.text import parse
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
@@ -309,3 +311,14 @@ def test_a_link_that_is_down_for_a_time_is_blamed_for_transfers_over_it():
         assert found.lost_ps == moved[part] - whole.time_ps == totals(found)
         assert found.faults[1].on_chain_ps > 0.9 * found.lost_ps
         assert found.faults[0].most_ps == 0
+
+
+def test_faults_as_text_are_blamed_and_left_out():
+    executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    faults = resolved(clock, [parse("rank 3 late by 40us"), parse("rank 6 slow to 50%")])
+    found = blamed(clock, faults)
+    assert [share.name for share in found.faults] == [str(fault.fault) for fault in faults]
+    assert totals(found) == found.lost_ps > 30_000_000
+    for share, fault in zip(found.faults, reversed(faults), strict=True):
+        assert share.without_ps == clock.run(fault.disturbance).trace.time_ps

@@ -7,12 +7,23 @@ import attrs
 import numpy as np
 import pytest
 
+from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.blame import NOBODY
 from ncc_runtime.faults.laws import Draws, Law
 from ncc_runtime.faults.order_statistics import expected_maximum
-from ncc_runtime.faults.seeds import SeededRun, SeededRuns, as_json, lines, plotted, run_seeds
+from ncc_runtime.faults.seeds import (
+    SeededRun,
+    SeededRuns,
+    as_json,
+    lines,
+    plotted,
+    run_seeds,
+    seeded,
+)
+from ncc_runtime.faults.text import parse
 from tests.faults.straggling import data_parallel_step, last_trigger_us, late_by, slowed_by, timer
 from tests.faults.test_blame import allowed
 
@@ -124,6 +135,16 @@ def test_without_anything_drawn_nobody_is_the_slowest():
     assert found.slowest == []
     assert not any("#" in line or "slowest" in line for line in lines(found))
     assert found.standard_error_ps == 0
+
+
+def test_faults_as_text_are_drawn_anew_by_every_seed():
+    executable = data_parallel_step(4)
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    faults = [parse("rank * late by exponential(50us)"), parse("at 20us: rank 1 slow to 50%")]
+    found = seeded(clock, faults, range(20))
+    assert len({run.time_ps for run in found.runs}) == 20
+    (again,) = seeded(clock, faults, [7]).runs
+    assert again == found.runs[7]
 
 
 class Triggers:
