@@ -23,9 +23,9 @@ def found(
     ranks: int,
     name: str,
     most: int | None = None,
-    elements: int = 64,
 ) -> Campaign:
-    executable = collective(op, algorithm, ranks, elements)
+    nodes = 2 if algorithm.startswith("hier") else None
+    executable = collective(op, algorithm, ranks, 64, nodes=nodes)
     lab = Laboratory(executable, lambda: bound_inputs(executable.program, {}, 0))
     kind = class_named(name)
     return campaign(lab, kind, *faults_of(kind, lab, most, 0))
