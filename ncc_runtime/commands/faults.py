@@ -23,23 +23,30 @@ if TYPE_CHECKING:
 @click.command(
     epilog=examples(
         "nccrt faults step.neff --topology trn2 --all dma.lost",
+        "nccrt faults step.neff --fault 'at 60us: rank 3 dead'",
         "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 500 --seed 1",
     )
 )
 @program_argument
 @place_options
 @click.option(
+    "--fault",
+    "specs",
+    metavar="SPEC",
+    multiple=True,
+    help="A fault, such as 'at 60us: rank 3 dead'; several come in one run.",
+)
+@click.option(
     "--all",
     "class_name",
     metavar="CLASS",
-    required=True,
     help="Try every single fault of a class, such as dma.lost, rank.dead, link.down, bit.transfer.",
 )
 @click.option(
     "--runs",
     metavar="N",
     type=click.IntRange(1),
-    help="Try N faults of the class, drawn from the seed [all, of bits 200].",
+    help="With --all: try N faults, drawn from the seed [all, of bits 200]. With --fault: N seeds.",
 )
 @click.option(
     "--seed",
@@ -63,11 +70,14 @@ def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any
     from ncc_runtime import array_files
     from ncc_runtime.faults import campaign
     from ncc_runtime.faults.single_faults import class_named, faults_of
+    from ncc_runtime.faults.single_faults import given as given_faults
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report.run import facts, heading
 
+    if bool(words["specs"]) == bool(words["class_name"]):
+        raise click.UsageError("give --fault SPEC, or --all CLASS")
     try:
-        kind = class_named(words["class_name"])
+        kind = class_named(words["class_name"]) if words["class_name"] else None
     except InputError as error:
         raise click.UsageError(f"--all: {error}") from error
     model = loaded(program, place)
@@ -78,7 +88,12 @@ def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any
     options = RunOptions(memory_bytes=words["memory"], verify=not words["no_verify"])
     with inputs as given:
         laboratory = model.laboratory(given, seed=words["seed"], options=options)
-        there_are, chosen = faults_of(kind, laboratory, words["runs"], words["seed"])
+        if kind is None:
+            runs = words["runs"] or 1
+            kind, chosen = given_faults(words["specs"], laboratory, runs, words["seed"])
+            there_are = runs
+        else:
+            there_are, chosen = faults_of(kind, laboratory, words["runs"], words["seed"])
         result = campaign.campaign(laboratory, kind, there_are, chosen)
     reply.give(
         fields=lambda: {**facts(model.executable), **campaign.as_json(result)},

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
-from ncc_runtime.faults.single_faults import FaultClass, SingleFault
+from ncc_runtime.faults.single_faults import GIVEN, FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.progress import steps
 
@@ -184,7 +184,7 @@ def _counted(campaign: Campaign) -> Iterator[str]:
         races = sum(row.faults for row in rows if row.alike.has_race)
         if effect is Effect.HARMLESS:
             notes.append(f"{proved} by proof, {faults - proved} by comparison")
-        if effect is Effect.STALL:
+        if effect is Effect.STALL and campaign.kind.name != GIVEN:
             named = sum(row.named for row in rows)
             notes.append(f"a culprit is where the fault is in {named}")
         if races:

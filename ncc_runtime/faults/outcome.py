@@ -303,8 +303,8 @@ def differences_of(
         if not differs.any():
             continue
         wide = np.complex128 if new.dtype.kind == "c" else np.float64
-        values, expected = new[differs].astype(wide), old[differs].astype(wide)
         with np.errstate(all="ignore"):
+            values, expected = new[differs].astype(wide), old[differs].astype(wide)
             apart = np.abs(values - expected)
             relative = (apart / np.abs(expected))[expected != 0]
         found.append(

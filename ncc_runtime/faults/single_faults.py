@@ -24,6 +24,8 @@ from ncc_runtime.execution.disturbance import (
 )
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.outcome import Laboratory
+from ncc_runtime.faults.resolve import joined, resolved
+from ncc_runtime.faults.text import parse
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, is_run_by
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
@@ -33,6 +35,9 @@ LATE_PS = 10_000_000
 
 SLOW_PERCENT = 50
 """Of the usual speed, what a core or a link of the classes `.slow` has: assumed."""
+
+GIVEN = "given"
+"""In place of a class: faults that were told."""
 
 SAMPLED = 200
 """How many faults of a class of bits are tried, unless told: one for each bit would not end."""
@@ -68,15 +73,15 @@ class _Things:
 
     def transfer_name(self, n: int) -> str:
         queue = self.executable.queues[self.queue[n]]
-        return f"transfer {self.nth[n]} of {queue.name} of rank {self.rank[n]}"
+        return f"{self.nth[n]} of {queue.name} on rank {self.rank[n]}"
 
-    def transfers(self, what: str, **fault: Any) -> Faults:
+    def transfers(self, fate: str, **fault: Any) -> Faults:
         """A fault for each transfer."""
 
         def of(n: int) -> SingleFault:
             queue, rank, nth = int(self.queue[n]), int(self.rank[n]), int(self.nth[n])
             disturbance = Disturbance(transfers=(TransferFault(queue, rank, nth, **fault),))
-            return SingleFault(f"{what} {self.transfer_name(n)}", disturbance, (rank,))
+            return SingleFault(f"completion {self.transfer_name(n)} {fate}", disturbance, (rank,))
 
         return len(self.queue), of
 
@@ -170,7 +175,7 @@ def _late_ranks(things: _Things) -> Faults:
     return _listed(
         [
             SingleFault(
-                f"rank {rank} launched {microseconds(LATE_PS)} late",
+                f"rank {rank} late by {microseconds(LATE_PS)}",
                 Disturbance(late_start_ps={rank: LATE_PS}),
                 (rank,),
             )
@@ -187,7 +192,7 @@ def _slow_cores(things: _Things) -> Faults:
     return _listed(
         [
             SingleFault(
-                f"core of rank {rank} at {SLOW_PERCENT}%",
+                f"rank {rank} slow to {SLOW_PERCENT}%",
                 Disturbance(
                     queues=tuple(
                         QueueSpeed(n, rank, speed) for n in engines if n in things.queues_of(rank)
@@ -205,7 +210,7 @@ def _stuck_rings(things: _Things) -> Faults:
     return _listed(
         [
             SingleFault(
-                _at(at_ps, f"{things.executable.queues[queue].name} of rank {rank} stuck"),
+                _at(at_ps, f"ring {things.executable.queues[queue].name} on rank {rank} stuck"),
                 Disturbance(queues=(QueueSpeed(queue, rank, 0, at_ps),)),
                 (rank,),
             )
@@ -258,7 +263,7 @@ def _parts_slow(parts: Mapping[str, Sequence[int]]) -> Faults:
     return _listed(
         [
             SingleFault(
-                f"{name} at {SLOW_PERCENT}%",
+                f"{name} slow to {SLOW_PERCENT}%",
                 Disturbance(parts=tuple(PartSpeed(part, speed) for part in of_name)),
                 parts=tuple(of_name),
             )
@@ -275,7 +280,7 @@ def _bits_of_transfers(things: _Things) -> Faults:
         bit = n - (int(ends[at - 1]) if at else 0)
         queue, rank, nth = int(things.queue[at]), int(things.rank[at]), int(things.nth[at])
         fault = TransferFault(queue, rank, nth, flipped_bits=(bit,))
-        name = f"bit {bit} flipped in {things.transfer_name(at)}"
+        name = f"bit {bit} of transfer {things.transfer_name(at)} flips"
         return SingleFault(name, Disturbance(transfers=(fault,)), (rank,))
 
     return int(ends[-1]) if len(ends) else 0, of
@@ -310,17 +315,17 @@ CLASSES: Sequence[FaultClass] = (
     FaultClass(
         "dma.lost",
         "the completion of a transfer is lost",
-        lambda things: things.transfers("completion lost of", completions=0),
+        lambda things: things.transfers("lost", completions=0),
     ),
     FaultClass(
         "dma.late",
         f"the completion of a transfer is seen {microseconds(LATE_PS)} late",
-        lambda things: things.transfers("completion late of", late_ps=LATE_PS),
+        lambda things: things.transfers(f"late by {microseconds(LATE_PS)}", late_ps=LATE_PS),
     ),
     FaultClass(
         "dma.doubled",
         "the completion of a transfer comes twice",
-        lambda things: things.transfers("completion doubled of", completions=2),
+        lambda things: things.transfers("doubled", completions=2),
     ),
     FaultClass("dma.stuck", "a DMA ring stands still from a moment on", _stuck_rings),
     FaultClass("rank.dead", "a rank dies, its memory lives on", _dead_ranks),
@@ -366,3 +371,20 @@ def faults_of(
         return count, [of(n) for n in range(count)]
     chosen = np.random.default_rng(seed).choice(count, most, replace=False)
     return count, [of(n) for n in np.sort(chosen).tolist()]
+
+
+def given(
+    specs: Sequence[str], laboratory: Laboratory, runs: int, seed: int
+) -> tuple[FaultClass, list[SingleFault]]:
+    """Faults as text, all in one run, as a class of their own: a run for each of some seeds."""
+    faults = [parse(spec) for spec in specs]
+    name = "; ".join(map(str, faults))
+    found = [
+        SingleFault(
+            name if runs == 1 else f"seed {one}",
+            joined(resolved(laboratory.clock, faults, one)),
+            tuple(range(laboratory.executable.ranks)),
+        )
+        for one in range(seed, seed + runs)
+    ]
+    return FaultClass(GIVEN, name, lambda _: _listed(found)), found
