@@ -164,9 +164,10 @@ def _faults(transfers: Sequence[TransferFault], ranks: int) -> np.ndarray:
 
 
 def _check(executable: Executable, parts: Parts, disturbance: Disturbance) -> None:
-    for speed in (*disturbance.parts, *disturbance.queues):
-        if not 0 <= speed.speed <= FULL_SPEED:
-            raise ValueError(f"speed {speed.speed} is not between 0 and {FULL_SPEED}")
+    speeds = [each.speed for each in disturbance.parts]
+    for speed in speeds + [each.speed for each in disturbance.queues]:
+        if not 0 <= speed <= FULL_SPEED:
+            raise ValueError(f"there is no speed {speed}: it is between 0 and {FULL_SPEED}")
     for fault in disturbance.transfers:
         if fault.completions not in (0, 1, 2) or fault.longer_ps < 0 or fault.late_ps < 0:
             raise ValueError(f"{fault} completes 0 to 2 times, and not before it usually does")
