@@ -181,14 +181,14 @@ def drawn_law(draw: random.Random, *, is_time: bool) -> Draws:
 
 
 def test_drawn_faults_read_back_as_they_were_printed() -> None:
-    draw = random.Random(19)  # noqa: S311
+    draw = random.Random(19)
     for _ in range(1500):
         fault = drawn_fault(draw)
         assert parse(str(fault)) == fault, str(fault)
 
 
 def test_texts_that_are_cut_and_mixed_are_read_or_refused() -> None:
-    draw = random.Random(7)  # noqa: S311
+    draw = random.Random(7)
     lines = CANONICAL.splitlines()
     words = sorted({word for line in lines for word in line.split()})
     odd = [
@@ -217,7 +217,6 @@ def test_texts_that_are_cut_and_mixed_are_read_or_refused() -> None:
             line = line[: draw.randrange(len(line) + 1)]
         try:
             fault = parse(line)
-        except InputError as error:
-            assert str(error)
-        else:
-            assert parse(str(fault)) == fault, line
+        except InputError:
+            continue
+        assert parse(str(fault)) == fault, line
