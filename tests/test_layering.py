@@ -237,7 +237,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "jaxlib": "ncc_compiler.frontends",
     "torch": "ncc_compiler.frontends.pytorch",
     "torch_xla": "ncc_compiler.frontends.pytorch",
-    "lark": "ncc_compiler.syntax",
+    "lark": "ncc_compiler.syntax ncc_runtime.faults.text",
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
