@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ncc_runtime.execution.disturbance import NOTHING
-from ncc_runtime.faults.order_statistics import Draws, Law, expected_maximum
+from ncc_runtime.faults.laws import Draws, Law
+from ncc_runtime.faults.order_statistics import expected_maximum
 from ncc_runtime.faults.seeds import run_seeds
 from ncc_runtime.report.text_table import text_table
 
@@ -82,7 +83,7 @@ def main() -> None:
                     name,
                     str(ranks),
                     f"{slowest:.1f}",
-                    f"{error:.1f}",
+                    f"{error:.2f}",
                     f"{closed:.1f}",
                     f"{step:.1f}",
                     f"{seconds:.2f}",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, perform, replying
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ncc_compiler.ir.graph import Module
     from ncc_compiler.options import CompileOptions
     from ncc_compiler.pass_report import PassReport
-    from ncc_runtime.neff.program import Origin
+    from ncc_runtime.neff.program import Origin, Program
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,6 +134,13 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
 )
 @_with_compile_options
 @click.option(
+    "--partial-all-reduce",
+    "late",
+    type=click.Choice(["drop", "next"]),
+    help="All-reduces of gradients do not wait for late ranks, whose gradients are dropped, or "
+    "added in the next step; for nccrt stale.",
+)
+@click.option(
     "--print",
     "shown",
     metavar="WHAT",
@@ -157,6 +165,7 @@ def compile_command(
     output: str | None,
     shown: str | None,
     options: "CompileOptions",
+    late: str | None,
     **passes: Any,
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
@@ -167,6 +176,7 @@ def compile_command(
     from ncc_compiler.driver import compile_model, label
     from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
+    options = attrs.evolve(options, partial_all_reduce=late)
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
     graphs: dict[str, Module] = {}
@@ -187,6 +197,8 @@ def compile_command(
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
     if elided := neff.program.elided():
         reply.warn([_elided_notice(name, elided)])
+    if late is not None:
+        reply.warn(_notices_of_whole(name, neff.program))
     if shown is not None:
         listing = _listing(neff, graphs.get(stage))
         fields: dict[str, Any] = {"listing": listing.splitlines()}
@@ -323,6 +335,21 @@ def _elided_notice(model: str, elided: "Sequence[Origin]") -> Notice:
         "with --no-values only (print with print_large_constants=True)"
     )
     return Notice("elided-constants", fact, "docs/ir.md#grammar-by-example")
+
+
+def _notices_of_whole(model: str, program: "Program") -> Sequence[Notice]:
+    """Says which collectives still wait for every rank of their groups, late or not."""
+    from ncc_runtime.neff.shared.partial import PARTIAL
+
+    whole = [each for each in program.placeholders if PARTIAL not in each.name]
+    if not whole:
+        return ()
+    count = "1 collective waits" if len(whole) == 1 else f"{len(whole)} collectives wait"
+    fact = (
+        f"{model}: {count} for late ranks of their groups, the first is {whole[0].name} "
+        f"({whole[0].op.value}): only {len(program.placeholders) - len(whole)} are partial"
+    )
+    return [Notice("whole-collectives", fact, "docs/faults.md#stale-and-backup-workers")]
 
 
 def _facts(neff: "Neff", model: str, target: Path) -> dict[str, Any]:

@@ -19,10 +19,13 @@ from ncc_compiler.ir.load import load_module
 from ncc_compiler.ir.op_tables.collectives import EVERYBODY, IDS_EXIST, PAIRS_EXIST
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import sentence
+from ncc_compiler.ir.whole_array import WholeArray
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
 from ncc_runtime.input_files import MOST_MODEL_BYTES, FileRole, read_file, recognised
+from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.shared.partial import CARRIED
 from ncc_runtime.progress import phase
 
 LOADED = "load"
@@ -67,7 +70,22 @@ def compile_model(
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
         with phase("generating instructions", ""):
-            return seal(described(generate(canonical), model.parameters, model.results))
+            program = generate(canonical)
+            if options.partial_all_reduce is not None:
+                model = with_partial_arrays(model, program)
+            return seal(described(program, model.parameters, model.results))
+
+
+def with_partial_arrays(model: ModelText, program: Program) -> ModelText:
+    """The model with names for what partial all-reduces have added to its inputs and outputs."""
+    parameters, results = model.parameters, model.results
+    if parameters:
+        added = len(program.inputs) - len(parameters)
+        parameters = (*parameters, *[WholeArray()] * added)  # these have their names in the graph
+    names = [program.parameter(number).name for number in range(len(program.inputs))]
+    carried = [WholeArray(name) for name in names if name.startswith(CARRIED)]
+    own = results or (WholeArray(),) * (len(program.outputs) - len(carried))
+    return attrs.evolve(model, parameters=parameters, results=(*own, *carried))
 
 
 def load_text(text: str, ranks: int | None = None, name: str = "<text>") -> Module:

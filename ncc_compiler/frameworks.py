@@ -26,6 +26,8 @@ def from_jax(
     out_shardings: Any = None,
     static_argnums: Any = None,
     static_argnames: Any = None,
+    donate_argnums: Any = None,
+    donate_argnames: Any = None,
     options: CompileOptions | None = None,
     **kwargs: Any,
 ) -> Neff:
@@ -37,7 +39,8 @@ def from_jax(
 
     `mesh` is a Mesh, an AbstractMesh, or sizes by axis, {"data": 2, "model": 4}; with the last two
     this process needs no devices. While tracing it is the mesh of the context. Shardings are as of
-    `jax.jit`; a PartitionSpec is of the mesh. Those that arguments have already are kept. Without
+    `jax.jit`; a PartitionSpec is of the mesh; donated arguments are what
+    `Model.run_steps` feeds from step to step. Those that arguments have already are kept. Without
     any mesh the program is for one rank.
 
     The program remembers the trees: `ncc_runtime.load(neff).run(*args)` takes such arguments, whole
@@ -53,10 +56,12 @@ def from_jax(
         out_shardings=out_shardings,
         static_argnums=static_argnums,
         static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
     )
     options = options or CompileOptions()
     neff = compile_model(_text_of_jax(program, options.ranks), options, program.name)
-    return attrs.evolve(neff, signature=program.signature)
+    return _callable(neff, program.signature, options)
 
 
 def from_torch(
@@ -93,7 +98,14 @@ def from_torch(
 
     program = torch_program(function, args, kwargs, ranks)
     neff = compile_model(program.model, options, program.name)
-    return attrs.evolve(neff, signature=program.signature)
+    return _callable(neff, program.signature, options)
+
+
+def _callable(neff: Neff, signature: Any, options: CompileOptions | None) -> Neff:
+    """The program with the trees of its function, unless it has other inputs than that."""
+    if options is not None and options.partial_all_reduce is not None:
+        return neff
+    return attrs.evolve(neff, signature=signature)
 
 
 def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:

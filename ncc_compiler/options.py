@@ -1,5 +1,6 @@
 """The options of a compilation, with their defaults."""
 
+import enum
 from collections.abc import Mapping
 
 import attrs
@@ -32,6 +33,13 @@ large model: values made earlier would take the memory that nearer nodes need.""
 LEVELS = (0, 1, 2)
 
 
+class LateGradients(enum.Enum):
+    """What becomes of the contributions that a partial all-reduce does not wait for."""
+
+    DROP = "drop"  # as with backup workers
+    NEXT = "next"  # added in the next step
+
+
 @attrs.frozen
 class CompileOptions:
     """How to compile. ValueError for values that there are not.
@@ -39,6 +47,8 @@ class CompileOptions:
     - `level`: 0 only what is needed, 1 as usual, 2 thorough: collectives run beside compute
     - `ranks`: their number, for programs that do not say it themselves
     - `pass_options`: "pass.option" to its value as text, as `--pass-option` takes them (docs/ir.md)
+    - `partial_all_reduce`: gradients are all-reduced without those of late ranks
+      (`passes/partial_all_reduce.py`), which are dropped or added in the next step
     - `verify_each_pass`: check the graph after every pass, not only at the borders of the pipeline
 
     >>> CompileOptions(level=2, pass_options={"fold-constants.limit_bytes": "1024"}).level
@@ -50,4 +60,7 @@ class CompileOptions:
         default=None, validator=attrs.validators.optional(attrs.validators.gt(0))
     )
     pass_options: Mapping[str, str] = attrs.field(factory=dict)
+    partial_all_reduce: LateGradients | None = attrs.field(
+        default=None, converter=attrs.converters.optional(LateGradients)
+    )
     verify_each_pass: bool = False

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.options import CompileOptions
+from ncc_compiler.options import CompileOptions, LateGradients
 from ncc_compiler.overlap.assign_streams import AssignStreams
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
@@ -19,6 +19,7 @@ from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
 from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.partial_all_reduce import PartialAllReduce
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
 from ncc_compiler.passes.spell_out import SpellOut
@@ -93,12 +94,26 @@ def pipeline(options: CompileOptions) -> Sequence[Pass]:
     Raises ValueError for an option that no pass has, or for a value that is not one.
     """
     passes = PIPELINES[options.level]
+    if options.partial_all_reduce is not None:
+        passes = _with_partial_all_reduces(passes, options.partial_all_reduce)
     known = option_names()
     by_name = {PUBLISHED_NAMES.get(name, name): text for name, text in options.pass_options.items()}
     for name in by_name:
         if name not in known:
             raise ValueError(f"no pass has the option {name!r}, there are {', '.join(known)}")
     return [_with_options(compiler_pass, by_name) for compiler_pass in passes]
+
+
+def _with_partial_all_reduces(passes: Sequence[Pass], late: LateGradients) -> Sequence[Pass]:
+    """The passes with that one once calls are inlined.
+
+    Their all-reduces are not split: the all-gather behind them would wait for late ranks.
+    """
+    behind = [
+        SplitAllReduces(enabled=0) if isinstance(each, SplitAllReduces) else each
+        for each in passes[len(_LEGALIZE) :]
+    ]
+    return (*_LEGALIZE, PartialAllReduce(late), *behind)
 
 
 def option_names() -> list[str]:

@@ -49,6 +49,9 @@ _SAFETENSORS_NAMES = {
     "C64": DType.C64,
 }
 
+SAFETENSORS_TYPES = frozenset(dtype.numpy for dtype in _SAFETENSORS_NAMES.values())
+"""The types of elements that such a file holds as they are."""
+
 _HEADER_BYTES = 10_000  # of a member; numpy's own limit
 _PIECE_BYTES = 1 << 20
 _MOST_MEMBERS = 1 << 16
@@ -92,7 +95,7 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
     check_outputs(path)
     with replacing(path) as file:
         if _is_safetensors(path):
-            file.write(_safetensors_bytes(path, named))
+            file.write(safetensors_bytes(path, named))
         else:
             storables: dict[str, Any] = {key: storable(array) for key, array in named.items()}
             np.savez(file, allow_pickle=False, **storables)
@@ -266,9 +269,10 @@ def _part_of_file(
     return StoredArray(shape, dtype, load)
 
 
-def _safetensors_bytes(path: str, named: dict[str, np.ndarray]) -> bytes:
+def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
+    """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
     library = _safetensors(path)
-    known = {dtype.numpy for dtype in _SAFETENSORS_NAMES.values()}
+    known = SAFETENSORS_TYPES
     dense = {
         name: np.ascontiguousarray(array if array.dtype in known else storable(array))
         for name, array in named.items()

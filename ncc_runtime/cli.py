@@ -16,8 +16,10 @@ from ncc_runtime.commands.calibrate import calibrate
 from ncc_runtime.commands.diff import diff
 from ncc_runtime.commands.explain import explain
 from ncc_runtime.commands.faults import faults
+from ncc_runtime.commands.goodput import goodput
 from ncc_runtime.commands.list import list_command
 from ncc_runtime.commands.run import run
+from ncc_runtime.commands.stale import stale
 from ncc_runtime.commands.topology import topology
 from ncc_runtime.commands.verify import verify
 
@@ -35,7 +37,8 @@ def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
 
 
-for _command in (run, list_command, verify, explain, diff, bench, calibrate, topology, faults):
+_RUNS = (run, list_command, verify, explain, diff, faults, stale, goodput)
+for _command in (*_RUNS, bench, calibrate, topology):
     cli.add_command(_command)
 
 

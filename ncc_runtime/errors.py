@@ -71,6 +71,10 @@ class ControlError(NccError):
     """A predicate that guards a collective differs in its group, or is unknown without values."""
 
 
+class StallError(NccError):
+    """A run in which faults happen does not come to its end."""
+
+
 class CountsError(NccError):
     """Counts of a variable-size collective fit no buffer, or contradict those of another rank."""
 

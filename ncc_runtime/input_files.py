@@ -108,6 +108,7 @@ class FileRole(enum.Enum):
     PLAN = "plan"
     ARRAYS = "arrays"
     ROWS = "rows"
+    FAULTS = "faults"
 
 
 MOST_RECOGNISED_BYTES = 1 << 16
@@ -229,6 +230,12 @@ _KINDS = (
         FileRole.TOPOLOGY,
         "a topology, for --topology",
         _BLANK + _COMMENTS + rb'(?:name|base|summary)\s*=\s*"',
+    ),
+    FileKind(
+        FileRole.FAULTS,
+        "faults during a run, for --faults",
+        _BLANK + rb"(?:#|\[\[fault\]\])",
+        [rb"^\s*\[\[fault\]\]", rb'^\s*what\s*=\s*["\']'],
     ),
     FileKind(
         FileRole.MODEL,

@@ -68,6 +68,11 @@ class Placement:
         """The same ranks on the same cores, with nothing down or slow."""
         return attrs.evolve(self, topology=self.topology.healthy)
 
+    @property
+    def places(self) -> np.ndarray:
+        """Rows (node, chip inside the node, core), (ranks, 3) int32."""
+        return np.stack([self.node, self.chip_in_node, self.core], axis=1)
+
     @functools.cached_property
     def chip_in_node(self) -> np.ndarray:
         """The chip's number inside its instance, (ranks,) int32."""
@@ -176,11 +181,11 @@ def place(topology: Topology, ranks: int, strategy: str = "linear") -> Placement
         chip, core = np.divmod(within, topology.ranks_per_chip)
     else:
         core, chip = np.divmod(within, topology.chips_per_node)
-    return _placement(topology, strategy, np.stack([node, chip, core], axis=1))
+    return placed_at(topology, strategy, np.stack([node, chip, core], axis=1))
 
 
-def _placement(topology: Topology, strategy: str, places: np.ndarray) -> Placement:
-    """From rows (node, chip inside the node, core)."""
+def placed_at(topology: Topology, strategy: str, places: np.ndarray) -> Placement:
+    """From rows (node, chip inside the node, core); `strategy` is what outputs call it."""
     places = places.astype(np.int32)
     node, core = places[:, 0].copy(), places[:, 2].copy()
     chip = node * np.int32(topology.chips_per_node) + places[:, 1]
@@ -239,7 +244,7 @@ def _place_by_file(topology: Topology, ranks: int, path: str) -> Placement:
         if row in first:
             raise PlacementError(f"{path}: ranks {first[row]} and {rank} are both at {list(row)}")
         first[row] = rank
-    return _placement(topology, path, np.array(rows))
+    return placed_at(topology, path, np.array(rows))
 
 
 def _rows(path: str) -> list[tuple[int, ...]]:

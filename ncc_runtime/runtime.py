@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,7 @@ from ncc_runtime.errors import (
     PlacementError,
     PlanError,
 )
-from ncc_runtime.execution.clock.clock import collective_ps, simulate
+from ncc_runtime.execution.clock.clock import Clock, collective_ps, simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
     Inputs,
@@ -54,6 +54,7 @@ from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
 from ncc_runtime.report.collectives import beyond_policy, collective_rows
 from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.step_inputs import inputs_of_steps
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 from ncc_runtime.verify import prove
@@ -222,6 +223,92 @@ class Model:
         True
         """
         started = time.perf_counter()
+        options, given = self._request(inputs, options, settings)
+        arrays = None
+        if options.values:
+            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
+        if options.verify:
+            prove.refuse(self.proofs)
+        if options.faults:
+            run = self._run_with_faults(given, arrays, options)
+            return attrs.evolve(run, host_s=time.perf_counter() - started)
+        if arrays is None:
+            return self._timed(given, options, started)
+        machine = self._machine(options)
+        machine.load(arrays)
+        return self._computed(machine, given, options, started)
+
+    def run_steps(
+        self,
+        steps: int,
+        *inputs: Any,
+        feed: Mapping[str, str] | None = None,
+        batches: Mapping[Any, Any] | None = None,
+        draw: Sequence[str] = (),
+        seed: int | None = None,
+        first: int = 0,
+        outputs_at: Container[int] | None = None,
+        options: RunOptions | None = None,
+        **settings: Any,
+    ) -> Iterator[Run]:
+        """Run step after step, where outputs of one are inputs of the next; gives a Run for each.
+
+        The state stays in the virtual devices. The arguments are those of `run`, and:
+
+        - `feed`: which outputs feed which inputs, by number or name: {"out0": "arg1"}; by default
+          what the model's `input_output_alias` pairs
+        - `batches`: arrays with one more dimension in front, a row for each step; after the last
+          row comes the first again. They take the place of inputs that are given
+        - `draw`: inputs that are drawn anew at every step, from the seed and the step's number
+        - `first`: the number of the first step, where `inputs` are the state before it
+        - `outputs_at`: numbers of the steps whose outputs are copied to the host; the others'
+          `Run.outputs` are empty. All by default
+
+        InputError for a feed that does not fit, and as `run`.
+
+        >>> import ncc_compiler
+        >>> text = "ENTRY double { x = f32[2] parameter(0) ROOT y = f32[2] add(x, x) }"
+        >>> model = load(ncc_compiler.compile_text(text))
+        >>> runs = model.run_steps(3, [[[1.5, 2.0]]], feed={"out0": "arg0"})
+        >>> [run.outputs[0].tolist() for run in runs]
+        [[[3.0, 4.0]], [[6.0, 8.0]], [[12.0, 16.0]]]
+        """
+        if steps < 1 or first < 0:
+            raise InputError(f"{steps} steps from step {first} on; there must be one, from 0 on")
+        options, given = self._request(inputs, options, settings)
+        if options.faults:
+            raise InputError("faults happen in one run; give them to `run`")
+        program = self.executable.program
+        between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        given = {**given, **between.of_step(first)}
+        arrays = None
+        if options.values:
+            arrays = bound_inputs(program, given, seed, self._drawn_counts)
+        if options.verify:
+            prove.refuse(self.proofs)
+
+        def runs() -> Iterator[Run]:
+            started = time.perf_counter()
+            if arrays is None:
+                run = self._timed(given, options, started)
+                for _ in range(steps):
+                    yield run
+                return
+            machine, known = self._machine(options), dict[Hashable, Run]()
+            machine.load(arrays)
+            for step in range(first, first + steps):
+                if step > first:
+                    started = time.perf_counter()
+                    machine.load_again(between.feed, between.of_step(step))
+                is_shown = outputs_at is None or step in outputs_at
+                yield self._computed(machine, given, options, started, known, is_shown)
+
+        return runs()
+
+    def _request(
+        self, inputs: Sequence[Any], options: RunOptions | None, settings: dict[str, Any]
+    ) -> tuple[RunOptions, Given]:
+        """Options and inputs of a run, as far as they can be checked without loading anything."""
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -238,41 +325,71 @@ class Model:
             check_constants(program)
         held = sum(machine.held_bytes for machine in self._machines.values())
         check_budget(self.executable, options, held)
-        arrays = None
-        if options.values:
-            arrays = bound_inputs(program, given, seed, self._drawn_counts)
-        if options.verify:
-            prove.refuse(self.proofs)
-        outputs: list[np.ndarray] = []
-        notes: tuple[str, ...] = ()
+        return options, given
+
+    def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
+        """A run without values."""
+        healthy_us: float | None = None
+        decisions = self._decisions(self.executable, given, options)
+        sized, notes = assumed(self.executable)
+        timed = simulate(sized, decisions)
+        healthy = self.healthy(times_only=not given) if options.clock else None
+        if healthy is not None:
+            decisions = self._decisions(healthy, given, options)
+            healthy_us = simulate(assumed(healthy)[0], decisions).time_ps / 1e6
+        trace, traffic = timed if options.clock else None, traffic_of(timed)
+        return self._run_of(options, trace, traffic, started, healthy_us, notes=notes)
+
+    def _computed(
+        self,
+        machine: "Devices",
+        given: Container[int],
+        options: RunOptions,
+        started: float,
+        known: dict[Hashable, Run] | None = None,
+        has_outputs: bool = True,
+    ) -> Run:
+        """A run on devices that hold its inputs.
+
+        `known` keeps the last run: one that decides and moves the same takes the same time.
+        """
+        with self._explained(given):
+            recorded, traffic, sizes = self._perform(machine, options)
+        outputs = machine.outputs() if has_outputs else []
+        key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
+        if known and key in known:
+            host_s = time.perf_counter() - started
+            return attrs.evolve(known[key], outputs=outputs, host_s=host_s)
         trace: Trace | None = None
         healthy_us: float | None = None
-        if arrays is None:
-            decisions = self._decisions(self.executable, given, options)
-            sized, notes = assumed(self.executable)
-            timed = simulate(sized, decisions)
-            trace, traffic = timed if options.clock else None, traffic_of(timed)
-            healthy = self.healthy(times_only=not given) if options.clock else None
-            if healthy is not None:
-                decisions = self._decisions(healthy, given, options)
-                healthy_us = simulate(assumed(healthy)[0], decisions).time_ps / 1e6
-        else:
-            machine = self._machine(options)
-            machine.load(arrays)
-            with self._explained(given):
-                recorded, traffic, sizes = self._perform(machine, options)
-            outputs = machine.outputs()
-            if options.clock:
-                trace = simulate(sizes.sized(), recorded, sizes.repeated())
-            has_counts = any(placeholder.op.is_counted for placeholder in program.placeholders)
-            healthy = self.healthy() if options.clock and not has_counts else None
-            if healthy is not None:
-                moved = recorded.moved(self.executable, healthy)
-                healthy_us = simulate(healthy, moved).time_ps / 1e6
+        if options.clock:
+            trace = simulate(sizes.sized(), recorded, sizes.repeated())
+        placeholders = self.executable.program.placeholders
+        has_counts = any(placeholder.op.is_counted for placeholder in placeholders)
+        healthy = self.healthy() if options.clock and not has_counts else None
+        if healthy is not None:
+            moved = recorded.moved(self.executable, healthy)
+            healthy_us = simulate(healthy, moved).time_ps / 1e6
+        run = self._run_of(options, trace, traffic, started, healthy_us, outputs)
+        if known is not None:
+            known.clear()
+            known[key] = attrs.evolve(run, outputs=[])
+        return run
+
+    def _run_of(
+        self,
+        options: RunOptions,
+        trace: Trace | None,
+        traffic: tuple[Traffic, ...],
+        started: float,
+        healthy_us: float | None,
+        outputs: Sequence[np.ndarray] = (),
+        notes: tuple[str, ...] = (),
+    ) -> Run:
         return Run(
             executable=self.executable,
             options=options,
-            outputs=outputs,
+            outputs=[*outputs],
             trace=trace,
             healthy_us=healthy_us,
             traffic=traffic,
@@ -281,7 +398,60 @@ class Model:
             notes=notes,
             verdicts=self.verdicts,
             host_s=time.perf_counter() - started,
-            assemble=None if arrays is None else self._result,
+            assemble=self._result if options.values else None,
+        )
+
+    def _run_with_faults(
+        self, given: Given, arrays: Iterable[np.ndarray] | None, options: RunOptions
+    ) -> Run:
+        """A run in which faults happen; of one that does not come to its end only the report."""
+        from ncc_runtime.faults.outcome import Laboratory
+        from ncc_runtime.faults.report import reported
+        from ncc_runtime.faults.text import parse
+        from ncc_runtime.faults.watchdog import exec_timeout_ps
+
+        if not options.clock:
+            raise InputError("faults happen at times: a run with faults needs the clock")
+        if options.checked or options.shuffle_seed is not None:
+            raise InputError(
+                "a run with faults goes in the order of its times: it takes neither checked mode "
+                "nor a random order"
+            )
+        faults = [parse(fault) if isinstance(fault, str) else fault for fault in options.faults]
+        executable, clock = self.executable, None
+        notes: tuple[str, ...] = ()
+        executable.check_all_ranks_have_columns()
+        inputs = arrays
+        if inputs is None:
+            sized, notes = assumed(executable)
+            clock = Clock(sized, self._decisions(executable, given, options))
+        laboratory = Laboratory(
+            executable, lambda: inputs or (), is_proved=options.verify, clock=clock
+        )
+        timeout_ps = exec_timeout_ps(options.exec_timeout_s)
+        has_values = inputs is not None
+        with self._explained(given):
+            report = reported(laboratory, faults, options.fault_seed, timeout_ps, values=has_values)
+        trace: Trace | None = None
+        traffic: tuple[Traffic, ...] = ()
+        if report.is_complete and report.outcome.timed is not None:
+            trace = report.outcome.timed.trace
+            traffic = traffic_of(trace)
+        outputs = list(report.outcome.outputs)
+        if has_values and report.is_complete and not outputs:
+            outputs = laboratory.undisturbed.outputs  # of a run that is proved to be harmless
+        return Run(
+            executable=executable,
+            options=options,
+            outputs=outputs,
+            trace=trace,
+            traffic=traffic,
+            collectives=() if trace is None else collective_rows(executable, traffic, trace),
+            proofs=self.proofs if options.verify else (),
+            notes=notes,
+            verdicts=self.verdicts,
+            faults=report,
+            assemble=self._result if outputs else None,
         )
 
     def laboratory(

@@ -19,6 +19,7 @@ from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6
+NEVER = 10**40
 Part = Hashable
 Number = int | Fraction
 
@@ -32,6 +33,8 @@ class Flow:
     left: Number  # 1e-6 bytes
     done: Callable[[int], None]  # called with the time when the last byte is there
     is_relayed: bool = False  # reduced in memory before the network sends it
+    process: tuple[int, int] = (0, 0)  # queue and rank
+    stands_since: int | None = None
     rate: Number = 0  # MB/s, that is 1e-6 bytes in a picosecond
     end: int = 0
 
@@ -48,8 +51,16 @@ class Instant:
 class Network:
     """Flows under way now. Rates are whole MB/s, rounded down, or exact."""
 
-    def __init__(self, capacity: Mapping[Part, Number], is_exact: bool) -> None:
+    def __init__(
+        self,
+        capacity: Mapping[Part, Number],
+        is_exact: bool,
+        capacity_at: Callable[[Part, int], Number] | None = None,
+        stands_still: Callable[[tuple[int, int], int], bool] = lambda *_: False,
+    ) -> None:
+        """`capacity_at` is what a part has at a time, if that changes."""
         self.capacity, self.is_exact = capacity, is_exact
+        self._capacity_at, self._stands_still = capacity_at, stands_still
         self.flows: list[Flow] = []
         self.now = 0
         self.instants: list[Instant] = []
@@ -57,19 +68,32 @@ class Network:
     def rounded(self, rate: Number) -> Number:
         return rate if self.is_exact else rate // 1
 
+    def present(self, part: Part) -> Number:
+        """What a part has now."""
+        return self._capacity_at(part, self.now) if self._capacity_at else self.capacity[part]
+
+    def is_blocked(self, flow: Flow) -> bool:
+        """Whether nothing of a flow can pass now."""
+        return self._stands_still(flow.process, self.now) or not all(map(self.present, flow.uses))
+
     def alone(self, uses: Mapping[Part, int], is_relayed: bool = False) -> Number:
         """The rate of a flow that has all its parts to itself.
 
         What is relayed takes the time of its reduction and then that of the network.
         """
+        return self._alone({part: self.capacity[part] for part in uses}, uses, is_relayed)
+
+    def _alone(
+        self, has: Mapping[Part, Number], uses: Mapping[Part, int], is_relayed: bool = False
+    ) -> Number:
         if is_relayed:
             sides = (
-                self.alone({part: n for part, n in uses.items() if _is_network(part) is side})
+                self._alone(has, {part: n for part, n in uses.items() if _is_network(part) is side})
                 for side in (False, True)
             )
             rates = [self.rounded(1 / sum(1 / Fraction(rate) for rate in sides))]
         else:
-            rates = [self.rounded(Fraction(self.capacity[part]) / n) for part, n in uses.items()]
+            rates = [self.rounded(Fraction(has[part]) / n) for part, n in uses.items()]
         return rates and max(min(rates), 0 if self.is_exact else 1)
 
     def advance(self, now: int) -> None:
@@ -77,15 +101,25 @@ class Network:
         for flow in self.flows:
             flow.left -= flow.rate * (now - self.now)
         self.now = now
-        over = [flow for flow in self.flows if flow.left <= 0]
-        self.flows = [flow for flow in self.flows if flow.left > 0]
+        # what has no bytes left is over, but what never had any needs a way that is open
+        over = [
+            flow
+            for flow in self.flows
+            if flow.left <= 0 and (flow.rate > 0 or not self.is_blocked(flow))
+        ]
+        self.flows = [flow for flow in self.flows if flow not in over]
         for flow in over:
             flow.done(now)
 
     def share(self) -> None:
         """New rates for all flows, and when each would end."""
-        for flow, rate in zip(self.flows, self._rates(), strict=True):
-            flow.rate = rate
+        going = [flow for flow in self.flows if not self.is_blocked(flow)]
+        for flow in self.flows:
+            if flow not in going:
+                flow.stands_since = self.now if flow.stands_since is None else flow.stands_since
+                flow.rate, flow.end = 0, NEVER
+        for flow, rate in zip(going, self._rates(going), strict=True):
+            flow.rate, flow.stands_since = rate, None
             flow.end = self.now + -(-flow.left // rate)
         used: Counter[Part] = Counter()
         for flow in self.flows:
@@ -93,15 +127,16 @@ class Network:
         rates = tuple((flow, flow.rate) for flow in self.flows)
         self.instants.append(Instant(self.now, dict(used), rates))
 
-    def _rates(self) -> Iterable[Number]:
+    def _rates(self, flows: list[Flow]) -> Iterable[Number]:
         """Weighted max-min fair shares: the tightest part first, nobody above the rate alone."""
-        spare = {part: Fraction(self.capacity[part]) for flow in self.flows for part in flow.uses}
-        left = dict(enumerate(self.flows))
+        has = {part: self.present(part) for flow in flows for part in flow.uses}
+        spare = {part: Fraction(capacity) for part, capacity in has.items()}
+        left = dict(enumerate(flows))
         rates: dict[int, Number] = {}
         while left:
             least, tightest = _least_share(spare, left.values())
             offered = {number: self.rounded(least * flow.packet) for number, flow in left.items()}
-            alone = {n: self.alone(flow.uses, flow.is_relayed) for n, flow in left.items()}
+            alone = {n: self._alone(has, flow.uses, flow.is_relayed) for n, flow in left.items()}
             content = [n for n in left if alone[n] <= offered[n]]
             fixed = content or [n for n, flow in left.items() if tightest & flow.uses.keys()]
             for number in fixed:
@@ -110,7 +145,7 @@ class Network:
                 rates[number] = rate if self.is_exact else max(1, rate)
                 for part, times in flow.uses.items():
                     spare[part] = max(Fraction(0), spare[part] - times * rates[number])
-        return [rates[number] for number in range(len(self.flows))]
+        return [rates[number] for number in range(len(flows))]
 
 
 def _is_network(part: Part) -> bool:

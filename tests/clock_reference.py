@@ -6,13 +6,24 @@ instants in order, so nothing in it depends on which rows can be looked at early
 
 import heapq
 import itertools
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
+from ncc_runtime.execution.disturbance import (
+    ALWAYS_PS,
+    FULL_SPEED,
+    NOTHING,
+    Disturbance,
+    PartSpeed,
+    QueueSpeed,
+    TransferFault,
+)
 from ncc_runtime.execution.trace import Reason
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import (
@@ -26,11 +37,12 @@ from ncc_runtime.lowering.executable import (
     descriptors,
     is_run_by,
 )
-from ncc_runtime.machine_model.parts import Parts
+from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.topology.routes import Transport
 from tests.clock_comparison import Performed
 from tests.clock_flows import (
+    NEVER,
     Ends,
     Flow,
     Network,
@@ -65,12 +77,25 @@ class Reference:
     """Runs an executable; `performed` is what happened."""
 
     def __init__(
-        self, executable: Executable, decisions: Decisions, is_exact: bool = False
+        self,
+        executable: Executable,
+        decisions: Decisions,
+        is_exact: bool = False,
+        disturbance: Disturbance = NOTHING,
     ) -> None:
         self.executable, self.decisions = executable, decisions
         self.model = TimingModel.from_topology(executable.topology)
         self.parts = Parts(executable.routes, self.model, executable.ranks)
-        self.network = Network(capacities(self.parts, is_exact), is_exact)
+        self.speeds = Speeds(disturbance, self.parts)
+        capacity = capacities(self.parts, is_exact)
+        self.network = Network(
+            capacity,
+            is_exact,
+            (lambda part, time: self.speeds.capacity(part, capacity[part], time))
+            if disturbance.parts
+            else None,
+            lambda process, time: self.speeds.of_queue(*process, time) == 0,
+        )
         self.semaphores: dict[tuple[int, int], Semaphore] = defaultdict(Semaphore)
         self.rings: dict[tuple[int, int, int], _Ring] = {}
         self.performed: list[Performed] = []
@@ -104,12 +129,16 @@ class Reference:
 
     def run(self) -> "Reference":
         for queue in self._queues:
-            queue.free = self.start_ps
-            self.at(self.start_ps, queue.look)
+            queue.free = self.start_ps + self.speeds.disturbance.late_start_ps.get(queue.rank, 0)
+            self.at(queue.free, queue.look)
+        for time in self.speeds.times:
+            self.at(time, lambda: None)
         network = self.network
         while self._events or network.flows:
             ends = [flow.end for flow in network.flows]
             now = min([*ends, *(event[0] for event in self._events[:1])])
+            if now == NEVER:
+                break
             network.advance(now)
             while self._events and self._events[0][0] == now:
                 heapq.heappop(self._events)[2]()
@@ -138,18 +167,112 @@ class Reference:
         """Bytes begin to flow."""
 
         def join() -> None:
-            if flow.left > 0:
+            if flow.left > 0 or self.network.is_blocked(flow):
                 self.network.flows.append(flow)
             else:
                 flow.done(self.now)
 
         self.at(begin, join)
 
+    def left_over(self) -> tuple[set[tuple[int, ...]], set[tuple[int, ...]]]:
+        """(queue, rank, row) of what waits for ever; with a time, of what was stopped."""
+        flows = {flow.process: flow.stands_since for flow in self.network.flows}
+        stuck, halted = set[tuple[int, ...]](), set[tuple[int, ...]]()
+        for queue in self._queues:
+            key = queue.number, queue.rank
+            since = flows.get(key, queue.halted)
+            if isinstance(queue, _Ring):
+                if since is not None:
+                    halted.add((*key, queue.pushed[queue.turn], since))
+            elif since is not None:
+                halted.add((*key, queue.row, since))
+            elif queue.row < len(queue.queue.sync.wait_sem):
+                stuck.add((*key, queue.row))
+        return stuck, halted
+
     def signal_ps(self, one: int, other: int) -> int:
         """A semaphore write that follows no data."""
         routes, way = self.executable.routes, (np.array(one), np.array(other))
         write = self.model.semaphore_ps(routes.transport(*way), routes.links_ps(*way))
         return int(write) + int(routes.crossing_ps(*way))
+
+
+class Speeds:
+    """What a disturbance says of any time."""
+
+    def __init__(self, disturbance: Disturbance, parts: Parts) -> None:
+        self.disturbance, self.parts = disturbance, parts
+        both = (*disturbance.parts, *disturbance.queues)
+        self.times = sorted({t for one in both for t in (one.start_ps, one.end_ps)} - {ALWAYS_PS})
+        self.faults = {}
+        for one in disturbance.transfers:
+            self.faults.setdefault((one.queue, one.rank, one.nth), []).append(one)
+
+    @staticmethod
+    def _together(speeds: Iterable[PartSpeed | QueueSpeed], time: int) -> int:
+        holding = [
+            Fraction(one.speed, FULL_SPEED) for one in speeds if one.start_ps <= time < one.end_ps
+        ]
+        product = math.prod(holding) * FULL_SPEED
+        return max(1, math.floor(product)) if product else 0
+
+    def of_queue(self, queue: int, rank: int, time: int) -> int:
+        mine = (one for one in self.disturbance.queues if (one.queue, one.rank) == (queue, rank))
+        return self._together(mine, time)
+
+    def of_part(self, part: int, time: int) -> int:
+        return self._together((one for one in self.disturbance.parts if one.part == part), time)
+
+    def capacity(self, part: Part, usual: int, time: int) -> int:
+        """MB/s of a part at a time."""
+        parts, numbers = self.parts, list[int]()
+        if isinstance(part, int):
+            numbers = [part]
+        else:
+            kind, number, *way = part
+            if kind == "all":
+                first = parts.span(PartKind.DMA).start + number * parts.groups
+                numbers = list(range(first, first + parts.groups))
+            else:
+                span = parts.span(PartKind.EFA if kind == "adapter" else PartKind.QUEUE_PAIR)
+                half = (span.stop - span.start) // 2
+                numbers = [span.start + number + (half if way == ["in"] else 0)] if half else []
+        if all(self.of_part(one, time) == FULL_SPEED for one in numbers):
+            return usual
+        rate = sum(int(parts.rates[one]) * self.of_part(one, time) for one in numbers)
+        return max(1, rate // FULL_SPEED // 10**6) if rate else 0
+
+    def done(
+        self, process: tuple[int, int], time: int, amount: int, percent: int | None
+    ) -> tuple[int, bool]:
+        """When so many ps of work are done, and True; or since when nothing is done for ever.
+
+        Without a percentage only standing still makes it longer.
+        """
+        left, stands_since = Fraction(amount), NEVER
+        while left > 0:
+            later = next((one for one in self.times if one > time), NEVER)
+            speed = self.of_queue(*process, time)
+            rate = Fraction(speed * (percent or 100), FULL_SPEED * 100)
+            if percent is None:
+                rate = Fraction(min(1, speed))
+            if rate and time + math.ceil(left / rate) <= later:
+                return time + math.ceil(left / rate), True
+            stands_since = NEVER if rate else min(stands_since, time)
+            if later == NEVER:
+                return stands_since, False
+            left -= rate * (later - time)
+            time = later
+        return time, True
+
+    def start(self, process: tuple[int, int], time: int) -> tuple[int, bool]:
+        """When something starts that could at a time, and True; or that time."""
+        ready = time
+        while not self.of_queue(*process, time):
+            time = next((one for one in self.times if one > time), NEVER)
+            if time == NEVER:
+                return ready, False
+        return time, True
 
 
 class _Program:
@@ -161,6 +284,7 @@ class _Program:
         assert not isinstance(queue, DmaQueue)
         self.queue = queue
         self.row = self.turn = self.free = 0
+        self.halted: int | None = None
         self.last: tuple[int, int, int] | None = None
         self.offsets: dict[int, int] = defaultdict(int)
         self.taken: dict[int, int] = defaultdict(int)
@@ -179,7 +303,13 @@ class _Program:
                 if value > 0 and semaphore.times[value - 1] >= self.free:
                     cause, reason = semaphore.makers[value - 1], Reason.SEMAPHORE
             if not self._is_idle():
-                self._begin(cause, reason)
+                start, starts = self.clock.speeds.start((self.number, self.rank), self.clock.now)
+                if not starts:
+                    self.halted = start
+                elif start == self.clock.now:
+                    self._begin(cause, reason)
+                else:
+                    self.clock.at(start, self.look)
                 return
             self._move_on()
 
@@ -192,8 +322,15 @@ class _Program:
 
     def _begin(self, cause: tuple[int, int, int] | None, reason: Reason) -> None:
         clock, start = self.clock, self.clock.now
-        overhead, work, traffic = self._costs()
-        begin, floor = start + overhead, start + overhead + work
+        overhead, work, traffic, percent = self._costs()
+        process = self.number, self.rank
+        begin, goes_on = clock.speeds.done(process, start, overhead, percent)
+        floor, goes_on = (
+            clock.speeds.done(process, begin, work, percent) if goes_on else (begin, False)
+        )
+        if not goes_on:
+            self.halted = floor
+            return
 
         def finish(moved: int) -> None:
             alone = max(begin + _alone_ps(clock, uses, traffic), floor) if traffic else floor
@@ -216,7 +353,7 @@ class _Program:
             return
         uses = engine_uses(clock.parts, self.rank)
         packet = clock.executable.topology.dma.packet_bytes
-        clock.flow(begin, Flow(uses, packet, traffic * 10**6, finish))
+        clock.flow(begin, Flow(uses, packet, traffic * 10**6, finish, process=process))
 
     def _complete(self, made: Performed) -> None:
         clock = self.clock
@@ -248,8 +385,8 @@ class _Program:
             return clock.signal_ps(self.rank, to)
         return model.semaphore_local_ps
 
-    def _costs(self) -> tuple[int, int, int]:
-        """Overhead, work, and bytes to and from memory."""
+    def _costs(self) -> tuple[int, int, int, int | None]:
+        """Overhead, work, bytes to and from memory, and percent of an engine's speed."""
         clock, model = self.clock, self.clock.model
         if isinstance(self.queue, CcQueue):
             streams = len(clock.executable.streams)
@@ -260,12 +397,12 @@ class _Program:
                 loads = [row for row in self.queue.loads if number[row] == number[self.row]]
                 one_load = overhead + model.semaphore_local_ps
                 overhead += model.cc_start_ps + len(loads) * one_load
-            return overhead, 0, 0
+            return overhead, 0, 0, None
         place, topology = clock.executable.placement, clock.executable.topology
         where = place.chip[self.rank], place.core[self.rank]
         percent = int(topology.engines_percent(*(np.array(one) for one in where)))
         overhead, work, traffic = instruction_costs(clock.executable, model, self.queue, self.row)
-        return -(-overhead * 100 // percent), -(-work * 100 // percent), traffic
+        return overhead, work, traffic, percent
 
     def _move_on(self) -> None:
         jump = self.queue.jumps.get(self.row)
@@ -304,6 +441,7 @@ class _Ring:
         self.tail = clock.semaphores[rank, tail]
         self.pushed: list[int] = []
         self.turn = self.free = self.moved = 0
+        self.halted: int | None = None
         self.is_busy = False
         self.last: tuple[int, int, int] | None = None
         self.sent: tuple[int, int, int] | None = None  # the last message over EFA
@@ -333,35 +471,53 @@ class _Ring:
         follows = far and self.sent and self.sent[0] == far[0] and self.sent != message
         if follows and self.arrived > start:
             start, cause, reason = self.arrived, self.last, Reason.RING
+        self.is_busy = True
+        process = self.number, self.rank
+        start, goes_on = clock.speeds.start(process, start)
+        if not goes_on:
+            self.halted = start
+            return
         self.sent = message
         size = _cell(self.queue.size_bytes, row, self.rank)
         count = int(descriptors(np.array(size)))
         lead, latency = self._delays(row)
         # the engines of a ring move the bytes of one run after those of the one before
-        begin = max(start + lead + count * clock.model.descriptor_ps, self.moved)
+        prepared = lead + count * clock.model.descriptor_ps
+        begin, goes_on = clock.speeds.done(process, start, prepared, None)
+        if not goes_on:
+            self.halted = begin
+            return
+        begin = max(begin, self.moved)
         uses = transfer_uses(clock.executable, clock.parts, self.queue, (row, self.rank))
         relayed = is_relayed(clock.executable, self.queue, (row, self.rank))
         alone = _alone_ps(clock, uses, size, relayed)
 
+        faults = clock.speeds.faults.get((*process, self.turn), [])
+        longer = sum(one.longer_ps for one in faults)
+
         def done(moved: int) -> None:
+            clock.at(moved + longer, lambda: arrive(moved + longer))
+
+        def arrive(moved: int) -> None:
             end = moved + latency
             where = self.number, self.rank, self.turn, row
             made = Performed(*where, start, end, cause, reason, moved - begin - alone)
-            self._complete(made, moved - lead)
+            self._complete(made, moved - lead, faults)
 
-        self.is_busy = True
         packet = clock.executable.topology.cc.packet_bytes
-        clock.flow(begin, Flow(uses, packet, size * 10**6, done, relayed))
+        clock.flow(begin, Flow(uses, packet, size * 10**6, done, relayed, process))
 
-    def _complete(self, made: Performed, free: int) -> None:
+    def _complete(self, made: Performed, free: int, faults: Iterable[TransferFault]) -> None:
         self.clock.performed.append(made)
         self.last, self.free, self.moved = made.key, free, self.clock.now
         self.arrived = made.end
         self.turn, self.is_busy = self.turn + 1, False
+        times = min(2, math.prod(one.completions for one in faults))
+        late = sum(one.late_ps for one in faults)
         for number, post in enumerate(self.queue.sync.posts):
             to, sem = (_cell(one, made.row, self.rank) for one in (post.rank, post.sem))
-            if to != IDLE:
-                seen = made.end + self._flight_ps(number, to)
+            for _ in range(times if to != IDLE else 0):
+                seen = made.end + self._flight_ps(number, to) + late
                 self.clock.promise((to, sem), seen, (self.number, self.rank), made)
         self.look()
 

@@ -236,7 +236,16 @@ class Growing:
                 Origin(self.draw(NAMES), op_name=self.draw(NAMES)),
             ),
             blocks=tuple(self.blocks),
+            aliases=self.aliases(output),
             **self.array_infos(output),
+        )
+
+    def aliases(self, output: int) -> tuple[tuple[int, int], ...]:
+        """Perhaps the output feeds an input of its type."""
+        kind = self.tensors[output].type_text
+        alike = [k for k, one in enumerate(self.inputs) if self.tensors[one].type_text == kind]
+        return (
+            ((0, self.draw(st.sampled_from(alike))),) if alike and self.draw(st.booleans()) else ()
         )
 
     def array_infos(self, output: int) -> dict[str, tuple[ArrayInfo, ...] | tuple[Sharding, ...]]:

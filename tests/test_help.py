@@ -56,6 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (models / "pipeline_stage1.ir", "stage1"),
     ):
         assert ran(f"nccc compile {model} -o {name}.neff", where).returncode == 0
+    partial = f"{models}/backup_workers.ir --partial-all-reduce next"
+    assert ran(f"nccc compile {partial} -o backup.neff", where).returncode == 0
     return where
 
 

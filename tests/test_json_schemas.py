@@ -14,6 +14,7 @@ from referencing import Registry, Resource
 import ncc_compiler
 import ncc_compiler.cli
 import ncc_runtime.cli
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
 from tests.runtime.test_calibration import SENDRECV
 
@@ -74,6 +75,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Programs and files for commands."""
     made = tmp_path_factory.mktemp("json")
     ncc_compiler.compile_file(HLO).save(made / "mlp.neff")
+    partial = CompileOptions(partial_all_reduce="next")
+    ncc_compiler.compile_file(ROOT / "ir_examples/backup_workers.ir", partial).save(
+        made / "partial.neff"
+    )
     (made / "loop.ir").write_text(LOOP)
     ncc_compiler.compile_text(LOOP).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
@@ -96,6 +101,9 @@ SUCCESSES = [
     ("nccrt-run", "{0}/mlp.neff --no-values --placement spread"),
     ("nccrt-run", "{0}/loop.neff"),
     ("nccrt-run", "{0}/mlp.neff --down c0-c1 --policy best"),
+    ("nccrt-run", "{0}/mlp.neff --seed 0 --steps 4 --feed out1=arg0 --draw arg2"),
+    ("nccrt-run", "{0}/mlp.neff --no-values --steps 4 --feed out1=arg0 --checkpoint-every 2"),
+    ("nccrt-goodput", "--step-time 1s --checkpoint-time 9s --mtbf 9h --runs 99 --every 9,99999"),
     ("nccrt-list", "{0}/mlp.neff --queue cc0"),
     ("nccrt-list", "{0}/mlp.neff --rank all --down c0-c1"),
     ("nccrt-verify", "{0}/mlp.neff"),
@@ -109,6 +117,8 @@ SUCCESSES = [
     ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --algorithm ring,mesh --stats -n 2"),
     ("nccrt-bench", "all_reduce -r 8 -b 1KB -e 2KB --slow c0-c1=50% --policy best"),
     ("nccrt-bench", "sendrecv -r 2 -b 4KB --topology trn2.3xlarge --compare {0}/rows.json"),
+    ("nccrt-stale", "{0}/partial.neff --first 12,8 --steps 2 --draw arg2"),
+    ("nccrt-stale", "{0}/partial.neff --first 12 --steps 1 --no-values --bound 1"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -126,10 +136,23 @@ def test_results_are_what_the_schema_says(
     assert code == DONE, found["errors"]
 
 
+@pytest.mark.parametrize("way", ["spare", "stop"])
+def test_jobs_are_what_the_schema_says(
+    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = [str(folder / "mlp.neff"), "--steps", "4", "--feed", "out1=arg0", "--seed", "0"]
+    fault = ["--on-fault", way, "--fail", "at step 2: rank 1 dead"]
+    code, found = answered("nccrt-run", [*job, *fault], capsys)
+    assert code == (DONE if way == "spare" else REFUSED)
+    assert (found["job"]["stopped"] is None) is (code == DONE)
+
+
 REFUSED_ARGUMENTS = {
     "nccc-compile": ["no_such.ir"],
     "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
+    "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
+    "nccrt-stale": ["no_such.neff", "--first", "1"],
 }
 COMMANDS = sorted(name for name in SCHEMAS if name.startswith(("nccc-", "nccrt-")))
 

@@ -109,6 +109,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
     "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
     "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
+    "ncc_runtime.step_inputs": {
+        ERRORS,
+        NEFF,
+        "ncc_runtime.array_files",
+        "ncc_runtime.inputs",
+    },
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
@@ -147,6 +153,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.report",
         "ncc_runtime.topology",
+        "ncc_runtime.verify",
     },
     "ncc_runtime.calibration": {
         PROGRESS,
@@ -172,6 +179,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
+    "ncc_runtime.jobs": {"ncc_runtime"},
     "ncc_runtime.commands": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.entry": {"ncc_runtime"},
@@ -188,6 +196,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",
         "ncc_compiler.options",
+        *TABLES,
+    },
+    "ncc_compiler.passes.partial_all_reduce": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        "ncc_compiler.passes.manager",
+        "ncc_compiler.passes.rebuild",
+        "ncc_compiler.codegen.leaves",  # which outputs an array reaches
         *TABLES,
     },
     # what an operation costs and where it runs decides what hides behind it
@@ -208,6 +225,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.pipelines": {
         "ncc_compiler.options",
         "ncc_compiler.passes",
+        "ncc_compiler.passes.partial_all_reduce",
         "ncc_compiler.overlap",
     },
     "ncc_compiler.codegen": {

@@ -78,6 +78,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
         blocks=lowered.blocks,
         parameters=lowered.parameters,
         shardings=lowered.shardings,
+        aliases=lowered.aliases,
     )
 
 

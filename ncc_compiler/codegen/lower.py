@@ -36,7 +36,7 @@ from ncc_compiler.codegen.lowered import (
     ProgramStep,
     TensorView,
 )
-from ncc_compiler.codegen.parameters import origin_of, parameters_of, text_origin
+from ncc_compiler.codegen.parameters import aliases_of, origin_of, parameters_of, text_origin
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.codegen.trip_count import invariants, trip_count
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
@@ -95,6 +95,7 @@ def lower(module: Module) -> LoweredProgram:
         blocks=tuple(lowering.blocks),
         parameters=parameters,
         shardings=shardings,
+        aliases=aliases_of(module, entry),
     )
     return without_dead_copies(lowered, lowering.alias_of)
 

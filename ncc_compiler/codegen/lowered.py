@@ -95,6 +95,7 @@ class LoweredProgram:
     blocks: tuple[Block, ...] = ()
     parameters: tuple[ArrayInfo, ...] = ()
     shardings: tuple[Sharding, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
 
 
 def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:

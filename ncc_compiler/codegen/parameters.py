@@ -11,6 +11,7 @@ An instruction's origin is its graph node, the line of the user's own code, and 
 of the scopes that its frameworks named.
 """
 
+import itertools
 import math
 import operator
 import re
@@ -20,9 +21,11 @@ from pathlib import PurePath
 import attrs
 import numpy as np
 
-from ncc_compiler.codegen.leaves import leaves
+from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.text.build import source_frame
+from ncc_compiler.ir.text.header import aliases
+from ncc_compiler.ir.types import TupleType, Type
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.neff.program import ArrayInfo, Origin, Program, Sharding
 
@@ -67,6 +70,32 @@ def parameters_of(
     return tuple(parameters) if is_any_known else (), tuple(shardings)
 
 
+def aliases_of(module: Module, entry: Computation) -> tuple[tuple[int, int], ...]:
+    """The pairs of `input_output_alias`, as numbers of outputs and inputs, in order.
+
+    XLA pairs whatever is equally large; what has two types is no state that goes on, and left out.
+    """
+    kinds = [entry.nodes[position].type for position in entry.parameters()]
+    starts = list(itertools.accumulate((len(leaves(kind)) for kind in kinds), initial=0))
+    result = entry.nodes[entry.root].type
+    pairs = []
+    for output, parameter, index in aliases(module):
+        target, source = _array_at(result, output), _array_at(kinds[parameter], index)
+        if leaves(result)[target] == leaves(kinds[parameter])[source]:
+            pairs.append((target, starts[parameter] + source))
+    return tuple(sorted(pairs))
+
+
+def _array_at(kind: Type, index: Sequence[int]) -> int:
+    """Which of the arrays of a type is at an index."""
+    first = 0
+    for position in index:
+        first += element_span(kind, position).start
+        assert isinstance(kind, TupleType), kind
+        kind = kind.elements[position]
+    return first
+
+
 def described(
     program: Program, parameters: Sequence[WholeArray], results: Sequence[WholeArray]
 ) -> Program:
@@ -108,7 +137,39 @@ def described(
 
     inputs = all_of(parameters, program.parameter, program.inputs)
     outputs = all_of(results, program.result, program.outputs)
-    return attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
+    program = attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
+    is_told = not program.aliases and len(parameters) == len(program.inputs)
+    return attrs.evolve(program, aliases=_donated(program, parameters)) if is_told else program
+
+
+def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[int, int], ...]:
+    """The pairs of an output and the input that gives it its memory, as a front end knows them.
+
+    XLA's partitioner drops them from the text. Donors are taken in order by the first outputs that
+    lie on the ranks as they do, as JAX pairs them (`_set_up_aliases` of its lowering).
+    """
+
+    def kind(tensor: int, info: ArrayInfo) -> tuple[str, int | None]:
+        return program.tensors[tensor].type_text, info.sharding
+
+    inputs = [kind(tensor, program.parameter(k)) for k, tensor in enumerate(program.inputs)]
+    outputs = [kind(tensor, program.result(k)) for k, tensor in enumerate(program.outputs)]
+    pairs = {
+        array.output: number
+        for number, array in enumerate(parameters)
+        if array.output is not None
+        and array.output < len(outputs)
+        and outputs[array.output][0] == inputs[number][0]
+    }
+    for number, array in enumerate(parameters):
+        free = (k for k, one in enumerate(outputs) if k not in pairs and one == inputs[number])
+        if (
+            array.is_donated
+            and number not in pairs.values()
+            and (found := next(free, None)) is not None
+        ):
+            pairs[found] = number
+    return tuple(sorted(pairs.items()))
 
 
 def _is_everywhere(text: str, program: Program) -> bool:

@@ -162,6 +162,8 @@ def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
                 array.get("name", ""),
                 array.get("sharding", ""),
                 None if array["shape"] is None else tuple(array["shape"]),
+                array.get("output"),
+                array.get("is_donated", False),
             )
             for array in facts.get(key, ())
         )

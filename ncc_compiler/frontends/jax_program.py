@@ -26,7 +26,10 @@ def _jax() -> Any:
     return importlib.import_module("jax")
 
 
-JAX_OPTIONS = ("mesh", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
+JAX_OPTIONS = (
+    *("mesh", "in_shardings", "out_shardings", "static_argnums", "static_argnames"),
+    *("donate_argnums", "donate_argnames"),
+)
 """Keywords of `from_jax` that are not the function's."""
 
 MISSING = {"jax": "install it: pip install 'neuron-ncc[jax]'"}

@@ -112,7 +112,14 @@ def _arrays_of(module: ir.Module) -> _Arrays:
     """What the module says of the whole arrays that it takes and gives."""
     takes, gives = _ends(module)
     return {
-        "parameters": [{"shape": _shape(kind)} for kind, _ in takes],
+        "parameters": [
+            {
+                "shape": _shape(kind),
+                "output": _aliased(attributes),
+                "is_donated": _DONOR in attributes,
+            }
+            for kind, attributes in takes
+        ],
         "results": [
             {
                 "name": _text_attribute(attributes, "jax.result_info"),
@@ -123,6 +130,9 @@ def _arrays_of(module: ir.Module) -> _Arrays:
         ],
     }
 
+
+_ALIASING, _DONOR = "tf.aliasing_output", "jax.buffer_donor"
+"""Of an argument: which result takes its memory, or that one may that XLA finds."""
 
 _End: TypeAlias = tuple[ir.Type, dict[str, ir.Attribute]]
 
@@ -155,6 +165,10 @@ def _shape(kind: ir.Type) -> list[int] | None:
     if not isinstance(kind, ir.RankedTensorType) or not kind.has_static_shape:
         return None
     return list(kind.shape)
+
+
+def _aliased(attributes: Mapping[str, ir.Attribute]) -> int | None:
+    return ir.IntegerAttr(attributes[_ALIASING]).value if _ALIASING in attributes else None
 
 
 def _text_attribute(attributes: Mapping[str, ir.Attribute], name: str) -> str:

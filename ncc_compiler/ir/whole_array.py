@@ -10,3 +10,5 @@ class WholeArray:
     name: str = ""
     sharding: str = ""  # as HLO text has it, with its braces; empty if it is not known
     shape: tuple[int, ...] | None = None
+    output: int | None = None  # of an input: the output that takes its memory
+    is_donated: bool = False  # of an input: an output of its type may take its memory

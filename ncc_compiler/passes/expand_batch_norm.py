@@ -19,7 +19,7 @@ import attrs
 from ncc_compiler.ir.graph import Callee, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, array_types, rewrite_module, unused_name
+from ncc_compiler.passes.rebuild import Rebuild, array_types, rewrite_module, sum_region
 from ncc_runtime.neff.shared.dtypes import DType
 
 _OPS = frozenset({"batch-norm-training", "batch-norm-inference", "batch-norm-grad"})
@@ -42,24 +42,12 @@ class ExpandBatchNorm(Pass):
             if DType.F64 in {kind.dtype for kind in (*kinds, *array_types(node.type))}:
                 carrier = DType.F64
             if carrier not in sums:
-                sums[carrier] = _sum(carrier, module)
+                sums[carrier] = sum_region(carrier, module)
             return _Expansion(rebuild, node, carrier, sums[carrier]).result()
 
         expanded = rewrite_module(module, expand, lambda node: node.op in _OPS)
         regions = {region.name: region for region in sums.values()}
         return attrs.evolve(expanded, computations={**regions, **expanded.computations})
-
-
-def _sum(dtype: DType, module: Module) -> Computation:
-    """A region that adds, under a name that the module does not have."""
-    kind = ArrayType(dtype)
-    parameters = (
-        Node(name, "parameter", kind, (), {"parameter_number": number})
-        for number, name in enumerate(("a", "b"))
-    )
-    total = Node("sum", "add", kind, (NodeId(0), NodeId(1)))
-    name = unused_name(f"sum_{dtype.value}", module.computations)
-    return Computation(name, (*parameters, total), NodeId(2))
 
 
 class _Expansion:

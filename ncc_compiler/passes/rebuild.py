@@ -104,6 +104,18 @@ def unused_name(stem: str, taken: Container[str]) -> str:
     return name
 
 
+def sum_region(dtype: DType, module: Module) -> Computation:
+    """A region that adds, under a name that the module does not have."""
+    kind = ArrayType(dtype)
+    parameters = (
+        Node(name, "parameter", kind, (), {"parameter_number": number})
+        for number, name in enumerate(("a", "b"))
+    )
+    total = Node("sum", "add", kind, (NodeId(0), NodeId(1)))
+    name = unused_name(f"sum_{dtype.value}", module.computations)
+    return Computation(name, (*parameters, total), NodeId(2))
+
+
 def provenance(node: Node) -> dict[str, Attribute]:
     """The attributes that say where a node is from, for what takes its place."""
     return {key: node.attributes[key] for key in ("metadata",) if key in node.attributes}

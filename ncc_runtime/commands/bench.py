@@ -19,6 +19,7 @@ from ncc_runtime.commands.options import (
     json_word,
     place_of,
     place_options,
+    plot_file,
     size,
 )
 from ncc_runtime.errors import LoweringError, Notice
@@ -36,12 +37,6 @@ DEFAULT_BYTES = 32 << 20
 
 RUNS_FOR_STATISTICS = 20
 """Runs of `--stats` without -n; assumed: the default of nccl-tests."""
-
-
-def _plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-    if path is not None and not path.endswith((".svg", ".png")):
-        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
-    return path
 
 
 algorithm_option = click.option(
@@ -126,7 +121,7 @@ algorithm_option = click.option(
     "--plot",
     type=click.Path(),
     metavar="F.svg|F.png",
-    callback=_plot_file,
+    callback=plot_file,
     help="Draw time and bus bandwidth over size.",
 )
 @click.option(

@@ -14,8 +14,9 @@ from ncc_runtime.errors import InputError, LoweringError, PlacementError, Topolo
 from ncc_runtime.options import Policy, plans_apart
 
 if TYPE_CHECKING:
+    from ncc_runtime.faults.fault import Fault
     from ncc_runtime.neff.program import Program
-    from ncc_runtime.placement import PlaceOptions
+    from ncc_runtime.placement import Placement, PlaceOptions
     from ncc_runtime.runtime import Model
     from ncc_runtime.topology.fault_names import NamedFault
 
@@ -260,6 +261,39 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
     return where
 
 
+def fault_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say what goes wrong during a run, passed on as `faults`, a list or empty."""
+
+    @click.option(
+        "--fault",
+        "fault_texts",
+        metavar="TEXT",
+        multiple=True,
+        help="What goes wrong during the run: 'at 120us: link c0-c1 down for 50us'; once for each, "
+        "docs/faults.md has all forms.",
+    )
+    @click.option(
+        "--faults", "fault_file", metavar="FILE.toml", type=click.Path(), help="The same as a file."
+    )
+    @functools.wraps(command)
+    def collecting(
+        *positional: Any, fault_texts: Sequence[str], fault_file: str | None, **rest: Any
+    ) -> None:
+        faults: list[Fault] = []
+        if fault_texts or fault_file is not None:
+            from ncc_runtime.faults.files import read_faults
+            from ncc_runtime.faults.text import parse
+
+            try:
+                faults += map(parse, fault_texts)
+            except InputError as error:
+                raise click.UsageError(f"--fault: {error}") from error
+            faults += () if fault_file is None else read_faults(fault_file)
+        command(*positional, faults=faults, **rest)
+
+    return collecting
+
+
 def known_placement(word: str) -> None:
     """Wrong usage if a placement is neither a strategy nor a file that exists."""
     from ncc_runtime.placement import check_is_known
@@ -315,6 +349,13 @@ def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str |
     return path
 
 
+def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+    """A file that a picture can go to."""
+    if path is not None and not path.endswith((".svg", ".png")):
+        raise click.BadParameter(f"{path!r} does not end in .svg or .png")
+    return path
+
+
 def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
     """Ranks such as 0-3,8."""
     if text is None:
@@ -340,8 +381,17 @@ def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = Fals
     return filled(program_of_words(program), place, where, times_only=times_only)
 
 
+def filled_on(program: "Program", placement: "Placement", place: PlaceWords) -> "Model":
+    """A program filled on a placement that is known, by the other options."""
+    return filled(program, place, placement)
+
+
 def filled(
-    program: "Program", place: PlaceWords, where: "PlaceOptions", *, times_only: bool = False
+    program: "Program",
+    place: PlaceWords,
+    where: "PlaceOptions | Placement",
+    *,
+    times_only: bool = False,
 ) -> "Model":
     """A program, placed and filled."""
     from ncc_runtime.options import LoadOptions

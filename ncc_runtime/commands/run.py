@@ -12,6 +12,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    fault_options,
     files_of,
     loaded,
     place_options,
@@ -21,13 +22,22 @@ from ncc_runtime.commands.options import (
     trace_file,
     trip_counts,
 )
-from ncc_runtime.errors import InputError
+from ncc_runtime.commands.steps import (
+    StepWords,
+    give_job,
+    job_json,
+    job_text,
+    run_job,
+    step_options,
+)
+from ncc_runtime.errors import InputError, StallError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.execution.trace import Trace
+    from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
 
 
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
         "nccrt run step.neff --topology trn2 --inputs inputs.npz --outputs outputs.npz",
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+        "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
 )
 @program_argument
@@ -106,8 +117,26 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 10**15),
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
+@fault_options
+@click.option(
+    "--fault-seed",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of what faults draw.",
+)
+@click.option(
+    "--exec-timeout",
+    metavar="SECONDS",
+    type=float,
+    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
+)
+@step_options
 @replying
-def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
+def run(
+    reply: Reply, program: Sequence[str], place: PlaceWords, steps: StepWords, **words: Any
+) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
     from ncc_runtime.options import RunOptions
@@ -122,16 +151,24 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         raise click.UsageError("--tokens needs the clock; leave out --no-clock")
     if words["sort"] not in ("program", "bytes") and words["no_clock"]:
         raise click.UsageError(f"--sort {words['sort']} needs the clock; leave out --no-clock")
+    if words["faults"]:
+        for option in ("no_clock", "checked", "shuffle"):
+            if words[option]:
+                raise click.UsageError(f"--{option.replace('_', '-')} does not go with faults")
+        if steps.steps is not None:
+            raise click.UsageError("faults happen in one run; of a job --fail says what dies")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
-    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
+    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
+    faults = words["faults"]
     times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
+    times_only = times_only and steps.steps is None and not faults
     model = loaded(program, place, times_only=times_only)
     chosen = None if timeline is None else timeline.chosen(model.executable)
     options = RunOptions(
@@ -143,26 +180,48 @@ def run(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -
         shuffle_seed=words["shuffle"],
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
+        faults=faults,
+        fault_seed=words["fault_seed"],
+        exec_timeout_s=words["exec_timeout"],
     )
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
     inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
+    job: JobResult | None = None
     with inputs as given:
-        result = model.run(given, seed=seed, options=options)
-    if words["outputs"]:
+        if steps.steps is None:
+            result = model.run(given, seed=seed, options=options)
+        else:
+            job = run_job(steps, model, place, given, seed, options, reply)
+            if job.last is None:
+                give_job(reply, job)
+                return
+            result = job.last
+    is_complete = result.faults is None or result.faults.is_complete
+    if words["outputs"] and is_complete:
         array_files.write_arrays(words["outputs"], result.outputs)
     if timeline is not None and result.trace is not None:
+        if result.executable is not model.executable:  # a job that went on elsewhere
+            chosen = timeline.chosen(result.executable)
         timeline.write(result.trace, chosen)
-    facts = (model.executable, result, options, time.perf_counter() - started)
-    reply.give(
-        fields=lambda: summary.as_json(*facts, model.verdicts, words["tokens"]),
-        text=lambda: summary.as_text(
+    facts = (result.executable, result, options, time.perf_counter() - started)
+
+    def fields() -> dict[str, Any]:
+        found = summary.as_json(*facts, result.verdicts, words["tokens"])
+        return found if job is None else {**found, **job_json(job)}
+
+    def text() -> str:
+        shown = summary.as_text(
             *facts, RowOrder(words["sort"]), each=words["each"], tokens=words["tokens"]
-        ),
-    )
+        )
+        return shown if job is None else f"{shown}\n{job_text(job)}"
+
+    reply.give(fields=fields, text=text)
     reply.warn(model.warnings)
+    if result.faults is not None and not is_complete:
+        raise StallError(result.faults.refusal())
 
 
 @attrs.frozen

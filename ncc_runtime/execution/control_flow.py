@@ -15,7 +15,7 @@ The clock reads decisions that were recorded, or planned.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -144,6 +144,13 @@ class RecordedDecisions:
         order = np.argsort(rank, kind="stable")
         bounds = np.searchsorted(rank[order], np.arange(1, self._ranks))
         return np.split(enters[order], bounds)
+
+    def fingerprint(self) -> Hashable:
+        """Equal for runs of one executable whose decisions are the same."""
+        return tuple(
+            (place, tuple(enters.tobytes() for enters in self.taken(*place)))
+            for place in sorted(self._taken)
+        )
 
     def moved(self, executable: Executable, other: Executable) -> "RecordedDecisions":
         """The same decisions, at the rows where another lowering of the program takes them."""

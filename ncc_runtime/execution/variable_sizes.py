@@ -9,7 +9,7 @@ Without values, sizes follow from counts that are constants of the program; othe
 assumed to be full, and where offsets are free every transfer to have an even share of the buffer.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -187,6 +187,15 @@ class SizeRecord:
             for number, times in self._times.items()
             if (times > 1).any()
         }
+
+    def fingerprint(self) -> Hashable:
+        """Equal for runs of one executable in which each rank's ring moves the same sizes."""
+        ranks = self._executable.ranks
+        return tuple(
+            (number, tuple(sizes.tobytes() for sizes in _by_rank(runs, ranks)))
+            for number, runs in self._runs.items()
+            if runs
+        )
 
     def agrees_with(self, other: "SizeRecord") -> bool:
         """Whether rings of all ranks moved the same sizes, as far as both went."""

@@ -100,9 +100,9 @@ def _for(wait: AlikeLosses) -> str:
 
 def _longest(steps: Sequence[BlamedStep]) -> list[BlamedStep]:
     """The steps at which most changed, in order of time."""
-    changed = [-(sum(step.added_ps) + step.others_ps + step.absorbed_ps) for step in steps]
-    order = np.argsort(np.array(changed), kind="stable")[:SHOWN]
-    return [steps[at] for at in sorted(order.tolist())]
+    changed = [sum(step.added_ps) + step.others_ps + step.absorbed_ps for step in steps]
+    order = sorted(range(len(steps)), key=lambda at: -changed[at])[:SHOWN]
+    return [steps[at] for at in sorted(order) if changed[at]]
 
 
 def _step(step: BlamedStep) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
-from ncc_runtime.faults.outcome import Effect, Laboratory, Outcome
+from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
 from ncc_runtime.faults.single_faults import FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.progress import steps
@@ -56,7 +56,7 @@ class CampaignRow:
     nans: int = 0
     latest_ps: int = 0  # the end of the longest of these runs
 
-    def add(self, fault: SingleFault, outcome: Outcome, graph: WaitGraph | None) -> None:
+    def add(self, fault: SingleFault, outcome: FaultOutcome, graph: WaitGraph | None) -> None:
         """Count one more."""
         self.faults += 1
         if len(self.examples) < EXAMPLES:
@@ -107,7 +107,7 @@ def campaign(
     return Campaign(kind, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
 
 
-def _alike(outcome: Outcome, graph: WaitGraph | None) -> Alike:
+def _alike(outcome: FaultOutcome, graph: WaitGraph | None) -> Alike:
     what = outcome.error
     if graph is not None:
         what = "; ".join(_suspects(graph))

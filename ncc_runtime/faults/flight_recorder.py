@@ -338,10 +338,11 @@ class _Texts:
         if culprit.kind is CulpritKind.LOST:
             if not culprit.transfers:
                 return f"increments of {names} were lost"
-            count = len(culprit.transfers)
-            lost = "the completion" if culprit.lost == 1 else f"{culprit.lost} completions"
-            which = "" if count == culprit.lost else f"one of {count} transfers: "
-            return f"{names} lost {lost} of {which}{self._transfers(culprit.transfers)}"
+            count, named = len(culprit.transfers), self._transfers(culprit.transfers)
+            if count == culprit.lost:
+                its = "its completion" if count == 1 else "their completions"
+                return f"{named} lost {its}"
+            return f"{culprit.lost} of {count} transfers of {names} lost its completion: {named}"
         still = f" in {self._transfers(culprit.transfers)}" if culprit.transfers else ""
         return f"{names} {'stand' if len(culprit.suspects) > 1 else 'stands'} still{still}"
 

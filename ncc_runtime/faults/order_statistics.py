@@ -1,68 +1,59 @@
-"""The expected maximum of n independent draws: what a synchronous step waits for.
+"""What a step waits for that takes the first k of n contributions: the k-th smallest of n draws.
 
-A step that n ranks end together takes as long as its slowest rank. The largest of n draws of a
-distribution F has distribution F^n, so its mean is the integral of x d(F^n)(x), which is that of
-the quantile Q(u^(1/n)) over u from 0 to 1. For some distributions it has a closed form.
+A share of the draws of any distribution lies above a value. Of n draws the share above the k-th
+smallest has the distribution Beta(n - k + 1, k), as for uniform draws, so with Q(u) the value that
+a share u of the draws exceed
 
-Source: David and Nagaraja, Order Statistics, 3rd edition, Wiley 2003, chapters 3 (moments) and 10
-(growth with n).
+    E[X(k:n)] = integral over p from 0 to 1 of Q(u(p)), u the quantile function of that Beta.
+
+With k = n it is the maximum, which a synchronous step waits for. Source: David and Nagaraja, Order
+Statistics, 3rd edition, Wiley 2003, chapters 2 and 3 (moments) and 10 (growth with n).
 """
 
-import enum
-import itertools
 import math
 from collections.abc import Callable
 
-import attrs
 import numpy as np
 
+from ncc_runtime.faults.laws import Draws, Law
 
-class Law(enum.StrEnum):
-    """Distributions of which stragglers are drawn, with their two parameters."""
-
-    UNIFORM = "uniform"  # from, to
-    EXPONENTIAL = "exponential"  # from, and the mean of what is added to it
-    NORMAL = "normal"  # mean, standard deviation
-    LOGNORMAL = "lognormal"  # median, standard deviation of the logarithm
-    PARETO = "pareto"  # least, exponent of the tail
+_NODES = 2001
+_LEAST, _MOST = -5.4, 3.6  # from there on the weights are below 1e-150 and 1e-20
 
 
-@attrs.frozen
-class Draws:
-    """A distribution: a law, its parameters as `Law` names them, and a floor.
+def expected_kth(exceeded: Callable[[np.ndarray], np.ndarray], k: int, n: int) -> float:
+    """The mean of the k-th smallest, from 1, of n independent draws, in the unit of the draws.
 
-    A draw below `least` counts as `least`, as a core that is slowed is not faster than a whole one.
+    `exceeded` gives the value that a share of the draws exceed, for an array of shares between 0
+    and 1. The mean has to be finite. ValueError unless 1 <= k <= n.
+
+    >>> round(expected_kth(lambda share: 1 - share, 3, 4), 9)  # uniform: k / (n + 1)
+    0.6
     """
+    if not 1 <= k <= n:
+        raise ValueError(f"there is no {k}-th of {n} draws")
+    from scipy.special import betaincinv  # slow to import
 
-    law: Law
-    first: float
-    second: float
-    least: float = -math.inf
+    # Tanh-sinh quadrature (Takahasi and Mori, 1974): a long tail has no bound at share 0, where
+    # its nodes crowd. There the share is exact, as 1 / (1 + exp) does not cancel.
+    t, step = np.linspace(_LEAST, _MOST, _NODES, retstep=True)
+    grown = np.exp(-np.pi * np.sinh(t))
+    p = 1 / (1 + grown)
+    weight = step * np.pi * np.cosh(t) * p * (grown / (1 + grown))
+    share = np.clip(betaincinv(n - k + 1, k, p), np.finfo(float).tiny, 1 - 2.0**-53)
+    return float(np.sum(weight * exceeded(share)))
 
-    def exceeded(self, share: np.ndarray) -> np.ndarray:
-        """What a share of the draws exceed, for shares between 0 and 1: the upper quantile."""
-        from scipy.special import ndtri
 
-        a, b = self.first, self.second
-        drawn: dict[Law, Callable[[], np.ndarray]] = {
-            Law.UNIFORM: lambda: b - (b - a) * share,
-            Law.EXPONENTIAL: lambda: a - b * np.log(share),
-            Law.NORMAL: lambda: a - b * ndtri(share),
-            Law.LOGNORMAL: lambda: a * np.exp(-b * ndtri(share)),
-            Law.PARETO: lambda: a * share ** (-1 / b),
-        }
-        return np.maximum(drawn[self.law](), self.least)
+def expected_kth_of_groups(
+    exceeded: Callable[[np.ndarray], np.ndarray], k: int, groups: int, members: int
+) -> float:
+    """The same where each of n is the largest of several draws, as a group of ranks that waits."""
 
-    @property
-    def growth(self) -> str:
-        """How the expected maximum grows with n, at large n."""
-        return {
-            Law.UNIFORM: "to its upper end, as 1 - 1/(n + 1)",
-            Law.EXPONENTIAL: "as ln n",
-            Law.NORMAL: "as sqrt(2 ln n)",
-            Law.LOGNORMAL: "as exp(sigma sqrt(2 ln n))",
-            Law.PARETO: "as n^(1/shape)",
-        }[self.law]
+    def exceeded_by_largest(share: np.ndarray) -> np.ndarray:
+        # the largest of m is within a value with the m-th power of one's probability
+        return exceeded(-np.expm1(np.log1p(-share) / members))
+
+    return expected_kth(exceeded_by_largest, k, groups)
 
 
 def expected_maximum(draws: Draws, count: int) -> float:
@@ -82,22 +73,4 @@ def expected_maximum(draws: Draws, count: int) -> float:
         if draws.law is Law.PARETO:
             gamma = math.lgamma(n + 1) + math.lgamma(1 - 1 / b) - math.lgamma(n + 1 - 1 / b)
             return a * math.exp(gamma)
-    return by_quadrature(draws, n)
-
-
-def by_quadrature(draws: Draws, count: int) -> float:
-    """The same, always by numerical integration."""
-    from scipy.integrate import quad
-
-    # over t, of which the maximum is exceeded with probability exp(-t), so that long tails are
-    # spread out; one draw exceeds that with 1 - (1 - exp(-t))^(1/n), written without cancelling
-    def integrand(t: float) -> float:
-        log = math.log(-math.expm1(-t)) if t < 1 else math.log1p(-math.exp(-t))
-        share = -math.expm1(log / count)
-        return float(draws.exceeded(np.array(min(share, 1 - 1e-16)))) * math.exp(-t)
-
-    edges = (0.0, 1e-3, 1.0, 5.0, 40.0, 700.0)
-    return sum(
-        float(quad(integrand, low, high, limit=500, epsabs=1e-12 * high, epsrel=1e-9)[0])
-        for low, high in itertools.pairwise(edges)
-    )
+    return expected_kth(draws.exceeded, n, n)

@@ -65,7 +65,7 @@ class OutputDifference:
 
 
 @attrs.frozen(eq=False)
-class Outcome:
+class FaultOutcome:
     """What a disturbed run comes to."""
 
     effect: Effect
@@ -74,6 +74,7 @@ class Outcome:
     differences: tuple[OutputDifference, ...] = ()
     has_race: bool = False  # rows wait for what may be there too early: other times, other values
     error: str = ""  # what a device refuses
+    outputs: Sequence[np.ndarray] = ()  # of a run that was played to its end
     is_settled: bool = True  # else control flow follows from times: no times found that agree
 
 
@@ -89,8 +90,12 @@ class Laboratory:
         inputs: Callable[[], Iterable[np.ndarray]],
         *,
         is_proved: bool = True,
+        clock: Clock | None = None,
     ) -> None:
-        """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold."""
+        """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
+
+        A clock is given where control flow is decided otherwise than by these inputs.
+        """
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
@@ -100,6 +105,10 @@ class Laboratory:
         self._undisturbed: _Undisturbed | None = None
         decisions: Decisions
         sized, runs = executable, {}
+        if clock is not None:
+            self.clock = clock
+            self.trace: Trace = clock.run(NOTHING, in_memory=MOST_EVENTS).trace
+            return
         if _follows_data(executable):
             values = self.undisturbed
             decisions, sized = values.decisions, values.sizes.sized()
@@ -107,7 +116,7 @@ class Laboratory:
         else:
             decisions = PlannedDecisions(executable, {})
         self.clock = Clock(sized, decisions, run_sizes=runs)
-        self.trace: Trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
+        self.trace = self.clock.run(NOTHING, in_memory=MOST_EVENTS).trace
 
     @cached_property
     def _edges(self) -> Edges:
@@ -120,13 +129,13 @@ class Laboratory:
             self._undisturbed = _undisturbed(self._loaded_devices())
         return self._undisturbed
 
-    def outcome(self, disturbance: Disturbance) -> Outcome:
+    def outcome(self, disturbance: Disturbance) -> FaultOutcome:
         """What a run comes to that is disturbed so."""
         if self._is_proved and not _flips_bits(disturbance):
             timed = self.clock.run(disturbance, in_memory=MOST_EVENTS)
             doubled = _doubled(timed.trace, self._edges, disturbance)
             if doubled is not None and not doubled.is_early:
-                return Outcome(
+                return FaultOutcome(
                     Effect.HARMLESS if timed.is_complete else Effect.STALL,
                     is_proved=True,
                     timed=timed,
@@ -135,24 +144,25 @@ class Laboratory:
         try:
             timed, played = self.played(disturbance)
         except EndlessError:
-            return Outcome(Effect.ENDLESS, is_proved=False, timed=None)
+            return FaultOutcome(Effect.ENDLESS, is_proved=False, timed=None)
         except NccError as error:
-            return Outcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
+            return FaultOutcome(Effect.ERROR, is_proved=False, timed=None, error=str(error))
         differences: tuple[OutputDifference, ...] = ()
         effect = Effect.STALL
         if not played.stuck and not timed.halted:
             differences = differences_of(self.executable, played.outputs, self.undisturbed.outputs)
             effect = Effect.WRONG if differences else Effect.HARMLESS
-        return Outcome(
+        return FaultOutcome(
             effect,
             is_proved=False,
             timed=timed,
             differences=differences,
             has_race=played.has_race,
+            outputs=() if effect is Effect.STALL else played.outputs,
             is_settled=not played.diverged,
         )
 
-    def waits(self, outcome: Outcome) -> WaitGraph:
+    def waits(self, outcome: FaultOutcome) -> WaitGraph:
         """Who waits for whom in a run that stalled, and the culprits."""
         timed = outcome.timed
         assert timed is not None, "it has no end"

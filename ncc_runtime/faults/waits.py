@@ -37,6 +37,7 @@ from ncc_runtime.lowering.executable import (
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.machine_model.usage import transfer_usage
+from ncc_runtime.verify.counters import on_rank
 
 Process = tuple[int, int]
 """A queue, by its position in Executable.queues, and a rank that runs it."""
@@ -346,7 +347,7 @@ class _Resolver:
             awaits = tuple(
                 maker
                 for maker in self._makers.get((one.rank, one.sem), ())
-                if self._has_left(maker)
+                if self._makes(maker, one.rank, one.sem)
             )
             reason = WaitReason.INCREMENT if awaits else WaitReason.NEVER
         return self._waiter(
@@ -359,15 +360,35 @@ class _Resolver:
             awaits=awaits,
         )
 
-    def _has_left(self, process: Process) -> bool:
-        """Whether a queue of a rank has rows left that it has not performed."""
-        queue = self._executable.queues[process[0]]
-        if process in self._stuck or process in self._run.pushed:
-            return True
-        return (
-            isinstance(queue, DmaQueue)
-            and (core_of(self._executable, queue), process[1]) in self._stuck
+    def _makes(self, process: Process, rank: int, sem: int) -> bool:
+        """Whether rows that a queue of a rank has left increment a semaphore."""
+        queue, own = self._executable.queues[process[0]], process[1]
+        if isinstance(queue, DmaQueue):
+            rows = list(self._run.pushed.get(process, ()))
+            core = core_of(self._executable, queue), own
+            if core in self._stuck:
+                program = self._executable.queues[core[0]]
+                assert isinstance(program, CcQueue), program.name
+                left = self._rows_left(core)
+                pushes = (program.opcode[left] == CcOpcode.ADVANCE) & (
+                    program.ring[left] == queue.lane
+                )
+                pushes &= program.sync.posts[0].rank[left, own] != IDLE
+                rows += program.ring_row[left][pushes].tolist()
+        elif process in self._stuck:
+            rows = np.arange(len(queue.sync.wait_sem))[self._rows_left(process)].tolist()
+        else:
+            return False
+        return any(
+            bool(((post.rank[rows, own] == rank) & (post.sem[rows, own] == sem)).any())
+            for post in queue.sync.posts
         )
+
+    def _rows_left(self, process: Process) -> slice:
+        """The rows of an engine or CC-core from where it stands; all, if it may jump back."""
+        queue = self._executable.queues[process[0]]
+        assert not isinstance(queue, DmaQueue), queue.name
+        return slice(None) if queue.jumps else slice(self._stuck[process].row, None)
 
     def _without_wait(self, one: Stuck, held: int) -> Waiter:
         """A queue that has the value it waits for: it waits for room in a ring, or stands still."""
@@ -505,11 +526,6 @@ def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer,
     return tuple(RingTransfer(number, rank, nth, int(rows[nth])) for nth in found), lost
 
 
-def on_rank(column: np.ndarray, rank: int) -> np.ndarray:
-    """(n,) what a column (n, ranks or 1) says of a rank."""
-    return column[:, rank if column.shape[1] > 1 else 0]
-
-
 def _queue_suspect(executable: Executable, process: Process) -> Suspect:
     _, rank = process
     chip = int(executable.placement.chip[rank])
@@ -643,8 +659,11 @@ class _Explanations:
         routes = self._executable.routes
         latency_ps = np.zeros(len(ranks), np.int64)
         for sides in (peers, owners):
-            ends = [np.where(side == IDLE, ranks, side) for side in sides]
-            latency_ps += np.max([routes.latency_ps(ranks, end) for end in ends], axis=0, initial=0)
+            longest = np.zeros_like(latency_ps)
+            for side in sides:
+                ends = np.where(side == IDLE, ranks, side)
+                longest = np.maximum(longest, routes.latency_ps(ranks, ends))
+            latency_ps += longest
         return usage.transfer, usage.part, latency_ps
 
     def _last_steps(self, first_ps: int) -> tuple[np.ndarray, np.ndarray]:

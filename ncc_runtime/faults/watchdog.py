@@ -15,19 +15,22 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.execution.clock.clock import TimedRun
 from ncc_runtime.execution.disturbance import Disturbance, QueueSpeed, TransferFault
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.faults.flight_recorder import FlightRecord
-from ncc_runtime.faults.waits import SuspectKind
+from ncc_runtime.faults.flight_recorder import FlightRecord, flight_record
+from ncc_runtime.faults.waits import SuspectKind, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel, duration_ps
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.topology.routes import Transport
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
@@ -173,6 +176,68 @@ def detection(reports: Sequence[StatusReport], fault_ps: int) -> Detection | Non
         return None
     times = [one.at_ps for one in reports]
     return Detection(fault_ps, min(times), max(times))
+
+
+@attrs.frozen(eq=False)
+class StallReport:
+    """A stall as its users see it: who reports what when, and the flight recorder's record."""
+
+    record: FlightRecord
+    timeout_ps: int
+    reports: tuple[StatusReport, ...]
+    noticed: Detection | None  # None: when the fault was is not known
+
+    def as_text(self) -> str:
+        """The record, then the reports, alike ones in one line, and the time of detection."""
+        lines = [self.record.as_text(), "what hosts report"]
+        alike: dict[tuple[int, NrtStatus], list[int]] = {}
+        for one in self.reports:
+            alike.setdefault((one.at_ps, one.status), []).append(one.rank)
+        for (at_ps, status), ranks in alike.items():
+            plural = "s" if len(ranks) > 1 else ""
+            at = f"{at_ps / 1e6:,.3f} us"
+            lines.append(
+                f"  rank{plural} {ranks_text(sorted(ranks))} at {at}: NRT_{status.name} ({status})"
+            )
+        if self.noticed is not None:
+            first, last = self.noticed.first_after_ps / 1e6, self.noticed.last_after_ps / 1e6
+            lines.append(f"noticed {first:,.3f} us after the fault, by all after {last:,.3f} us")
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        noticed = None
+        if self.noticed is not None:
+            noticed = {
+                "fault_us": self.noticed.fault_ps / 1e6,
+                "first_after_us": self.noticed.first_after_ps / 1e6,
+                "last_after_us": self.noticed.last_after_ps / 1e6,
+            }
+        return {
+            **self.record.as_json(),
+            "exec_timeout_us": self.timeout_ps / 1e6,
+            "reports": [one.as_json() for one in self.reports],
+            "detection": noticed,
+        }
+
+
+def stall_report(
+    run: TimedRun,
+    timeout_ps: int,
+    *,
+    fault_ps: int | None = None,
+    late_start_ps: Mapping[int, int] | None = None,
+) -> StallReport:
+    """The report of a run of the clock that is not complete.
+
+    `fault_ps` is when the first fault began, `late_start_ps` how much later hosts launched ranks.
+    ValueError if the run is complete.
+    """
+    if run.is_complete:
+        raise ValueError("the run is complete: nothing stalls")
+    record = flight_record(wait_graph(stalled_run(run.trace, run.stuck, run.held, run.halted)))
+    reports = status_reports(record, timeout_ps, late_start_ps)
+    noticed = None if fault_ps is None else detection(reports, fault_ps)
+    return StallReport(record, timeout_ps, reports, noticed)
 
 
 # ---- false alarms

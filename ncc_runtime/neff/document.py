@@ -111,6 +111,7 @@ class Definition:
     parameters: tuple[ArrayInfo, ...]
     results: tuple[ArrayInfo, ...]
     shardings: tuple[Sharding, ...]
+    aliases: tuple[tuple[int, int], ...]
     engines: tuple[EngineFile, ...]
 
 
@@ -178,6 +179,7 @@ def _definition(program: Program) -> Definition:
         parameters=program.parameters,
         results=program.results,
         shardings=program.shardings,
+        aliases=program.aliases,
         engines=tuple(
             EngineFile(
                 engine, _engine_file(engine), len(table), len(table.tensors), table.opcode_names
@@ -229,6 +231,7 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         parameters=definition.parameters,
         results=definition.results,
         shardings=definition.shardings,
+        aliases=definition.aliases,
     )
 
 

@@ -79,6 +79,7 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("parameters", map(_array_info, itertools.count(), program.parameters)),
         ("outputs", _id_row(program.outputs)),
         ("results", map(_array_info, itertools.count(), program.results)),
+        ("aliases", ([f"out{end}", f"arg{start}"] for end, start in program.aliases)),
         ("constants", _constants(program, listed=constants)),
         ("semaphores", _semaphores(program)),
         ("attributes", ([f"#{n}", _pairs(row)] for n, row in enumerate(program.attributes))),

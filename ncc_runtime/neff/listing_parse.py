@@ -227,6 +227,8 @@ _PLACE = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
 _BYTES = re.compile(r"(?:[0-9a-f]{2})+")
 _AWAITED = re.compile(r"(?P<name>.+)>=(?P<value>\d{1,10})")
 _LIST = re.compile(r"\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
+_OUTPUT = re.compile(r"out(\d{1,10})", re.ASCII)
+_INPUT = re.compile(r"arg(\d{1,10})", re.ASCII)
 _REFERENCE = re.compile(r"[#pks@](\d{1,10})", re.ASCII)
 _COSTS = {"flops": "flops", "elements": "elements", "read": "bytes_in", "written": "bytes_out"}
 
@@ -263,6 +265,7 @@ class _ProgramDraft:
         self._parameters: list[ArrayInfo] = []
         self._results: list[ArrayInfo] = []
         self._outputs: tuple[int, ...] = ()
+        self._aliases: list[tuple[int, int]] = []
         self._constants: dict[int, bytearray] = {}
         self._semaphores: list[Semaphore] = []
         self._semaphore_ids: dict[str, int] = {}
@@ -281,6 +284,7 @@ class _ProgramDraft:
             "parameters": lambda row: self._array_info(row, self._parameters),
             "results": lambda row: self._array_info(row, self._results),
             "outputs": self._output,
+            "aliases": self._alias,
             "constants": self._constant,
             "semaphores": self._semaphore,
             "attributes": self._attribute,
@@ -328,6 +332,7 @@ class _ProgramDraft:
             parameters=tuple(self._parameters),
             results=tuple(self._results),
             shardings=tuple(self._shardings),
+            aliases=tuple(self._aliases),
         )
 
     def _program(self, row: ListingRow) -> None:
@@ -374,6 +379,10 @@ class _ProgramDraft:
 
     def _output(self, row: ListingRow) -> None:
         self._outputs += row.ids("t")
+
+    def _alias(self, row: ListingRow) -> None:
+        output = row.match(_OUTPUT, "output such as out0")[1]
+        self._aliases.append((int(output), int(row.match(_INPUT, "input such as arg0")[1])))
 
     def _constant(self, row: ListingRow) -> None:
         buffer, offset = map(int, row.match(_PLACE, "place such as b0+0").groups())

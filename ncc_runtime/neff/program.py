@@ -219,6 +219,9 @@ class Program:
     parameters: tuple[ArrayInfo, ...] = ()  # one for each of inputs, or none
     results: tuple[ArrayInfo, ...] = ()  # one for each of outputs, or none
     shardings: tuple[Sharding, ...] = ()
+    aliases: tuple[
+        tuple[int, int], ...
+    ] = ()  # output, and the input that takes it at the next step
 
     def parameter(self, number: int) -> ArrayInfo:
         """The name and sharding of an input, as far as they are known."""

@@ -168,6 +168,11 @@ def joined(
             program.result(number) for program in programs for number in range(len(program.outputs))
         ),
         shardings=tuple(row for program in programs for row in program.shardings),
+        aliases=tuple(
+            (output + offset.outputs, number + offset.inputs)
+            for program, offset in zip(programs, offsets, strict=True)
+            for output, number in program.aliases
+        ),
         matched_blocks={
             offsets[stage].blocks + block: offsets[first].blocks + match
             for (stage, block), (first, match) in matched_blocks.items()
@@ -195,6 +200,8 @@ class _Offsets:
     origins: int = 0
     blocks: int = 0
     shardings: int = 0
+    inputs: int = 0
+    outputs: int = 0
 
 
 def _offsets(programs: Sequence[Program]) -> list[_Offsets]:

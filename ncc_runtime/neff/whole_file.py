@@ -56,7 +56,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise
     except OSError as error:  # of the stream, which names no file, or of the temporary file
         raise OSError(error.errno, error.strerror, place) from error
-    _sync(target.parent)
+    sync(target.parent)
     _sweep(target.parent)
 
 
@@ -88,7 +88,7 @@ def _locked_temporary(directory: Path) -> tuple[Path, BinaryIO]:
         stream.close()  # somebody swept it before it was locked
 
 
-def _sync(directory: Path) -> None:
+def sync(directory: Path) -> None:
     """Make the new name survive a power failure; not every file system supports it."""
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)

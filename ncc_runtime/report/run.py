@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -18,6 +18,23 @@ from ncc_runtime.options import RunOptions
 from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
+
+
+class FaultsOfRun(Protocol):
+    """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run comes to its end."""
+
+    def refusal(self) -> str:
+        """In one line, why not."""
+
+    def lines(self) -> Iterator[str]:
+        """As printed."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As an object."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -39,6 +56,8 @@ class Run:
     - `traffic`: bytes that each collective moved, rank by rank
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
+    - `faults`: what the faults that were given did; of a run that they keep from its end it is all
+      there is, without outputs, times and traffic
     """
 
     executable: Executable
@@ -52,6 +71,7 @@ class Run:
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
     host_s: float = 0.0
     healthy_us: float | None = None
+    faults: FaultsOfRun | None = None
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
     @functools.cached_property

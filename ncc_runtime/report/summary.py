@@ -44,6 +44,7 @@ def as_json(
         **facts(executable),
         "time_us": run.time_us,
         "healthy_us": run.healthy_us,
+        "faults": None if run.faults is None else run.faults.as_json(),
         "notes": list(run.notes),
         "host_s": round(host_s, 6),
         "verified": verified(run.proofs),
@@ -154,7 +155,7 @@ def as_text(
         console.print(f"note: {note}", markup=False)
         for line in collectives.lines(collectives.joined(executable, run.collectives)):
             console.print(line, markup=False, soft_wrap=True)
-    if options.values:
+    if run.outputs:
         console.print(_outputs_table(executable, run))
         if len(run.outputs) > MOST_OUTPUTS:
             console.print(f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs")
@@ -168,6 +169,9 @@ def as_text(
         for line in performance.lines(spent):
             console.print(line, markup=False, soft_wrap=True)
         console.print(performance.table(spent.path))
+    if run.faults is not None:
+        for line in run.faults.lines():
+            console.print(line, markup=False, soft_wrap=True)
     mode = "checked mode: every read was of written memory; " if options.checked else ""
     console.print(sentence(run.proofs), soft_wrap=True)
     console.print(f"{mode}host time {host_s:.3f} s")

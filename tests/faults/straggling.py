@@ -10,7 +10,7 @@ from ncc_runtime.execution.clock.clock import Clock
 from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance, QueueSpeed
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.faults.order_statistics import Draws
+from ncc_runtime.faults.laws import Draws
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 
 

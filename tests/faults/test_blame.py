@@ -1,22 +1,33 @@
 """Who lost time by faults: the sums along chains of causes are exact."""
 
 import itertools
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.clock.clock import Clock, simulate
 from ncc_runtime.execution.control_flow import PlannedDecisions
-from ncc_runtime.execution.disturbance import NOTHING, Disturbance, QueueSpeed, TransferFault
+from ncc_runtime.execution.disturbance import (
+    NOTHING,
+    Disturbance,
+    PartSpeed,
+    QueueSpeed,
+    TransferFault,
+)
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
 from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
 from ncc_runtime.faults.touched import Delays, OrderedTrace
+from ncc_runtime.machine_model.parts import PartKind, Parts
+from ncc_runtime.machine_model.timing import TimingModel
 from tests.report.traces import Row, all_reduce, written
 
 
@@ -250,3 +261,51 @@ def test_equal_ranks_are_in_one_row():
     ranks = [wait.ranks for wait in found.waits if wait.placeholder == 0]
     assert sorted(itertools.chain.from_iterable(ranks)) == list(range(8))
     assert len(ranks) < 8
+
+
+def allowed(schema: str, found: object) -> None:
+    path = Path(__file__).parents[2] / "docs/schemas" / f"{schema}.json"
+    Draft202012Validator(json.loads(path.read_text())).validate(json.loads(json.dumps(found)))
+
+
+def test_json_is_what_its_schema_says():
+    before, after = slowed(STEP, "c0.core2", 50)
+    found = blame(before, after, [slow_core(1)])
+    told = as_json(found)
+    allowed("blame", told)
+    allowed("blame", as_json(blame(before, before, [])))
+    assert len(told["collectives"]) == 2
+    assert [each["ranks"] for each in told["collectives"]] == [list(range(8))] * 2
+    whole = by_hand()
+    columns = ("queue", "row", "rank", "start_ps", "end_ps", "cause", "reason", "slowed_ps")
+    cut = attrs.evolve(whole, **{name: getattr(whole, name)[:5] for name in columns})
+    allowed("blame", as_json(blame(whole, cut, [Fault("lost"), Fault("dead")])))
+
+
+def test_a_link_that_is_down_for_a_time_is_blamed_for_transfers_over_it():
+    """Beside a fault elsewhere that is hidden, by the clock."""
+    neff = ncc_compiler.compile_text(STEP)
+    executable = ncc_runtime.load(neff, "trn2", placement="spread").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    whole = clock.run().trace
+    parts = Parts(
+        executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
+    )
+    moved = np.zeros(parts.count, np.int64)
+    for part in range(parts.span(PartKind.LINK).stop):
+        speed = PartSpeed(part, 0, whole.time_ps // 3, whole.time_ps)
+        trace = clock.run(Disturbance(parts=(speed,))).trace
+        moved[part] = trace.time_ps
+    used = np.flatnonzero(moved > whole.time_ps)
+    assert len(used)
+    for part in used[:6].tolist():
+        down = Disturbance(parts=(PartSpeed(part, 0, whole.time_ps // 3, whole.time_ps),))
+        late = Disturbance(late_start_ps={0: 1})
+        found = blame(
+            whole,
+            clock.run(Disturbance(parts=down.parts)).trace,
+            [Fault("launch", late), Fault("link", down)],
+        )
+        assert found.lost_ps == moved[part] - whole.time_ps == totals(found)
+        assert found.faults[1].on_chain_ps > 0.9 * found.lost_ps
+        assert found.faults[0].most_ps == 0

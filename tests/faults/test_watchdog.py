@@ -25,6 +25,7 @@ from ncc_runtime.faults.watchdog import (
     detection,
     exec_timeout_ps,
     false_alarms,
+    stall_report,
     status_reports,
     timeout_table,
 )
@@ -191,7 +192,8 @@ def test_the_report_of_a_stall_separates_what_ranks_know_from_what_all_of_them_s
     assert "what ranks know of themselves" in own
     assert "culprit" not in own
     assert "waits for cc0." in own
-    assert "culprit: cc0.dma0 of rank 3 lost the completion of" in everything
+    assert "culprit: transfer 1 of cc0.dma0 of rank 3 (pc 1, " in everything
+    assert "lost its completion" in everything
     assert "though it has been incremented that often" in everything
 
 
@@ -201,7 +203,17 @@ def test_the_report_as_json_is_what_its_schema_says() -> None:
     Draft202012Validator.check_schema(schema)
     queues = range(len(clock.executable.queues))
     dead = Disturbance(queues=tuple(QueueSpeed(queue, 5, 0, 40 * 10**6) for queue in queues))
-    for disturbance in (lost_completion(clock), dead):
-        given = json.loads(json.dumps(record_of(clock, disturbance).as_json()))
+    for disturbance, fault_ps in ((lost_completion(clock), None), (dead, 40 * 10**6)):
+        report = stall_report(clock.run(disturbance), SECOND, fault_ps=fault_ps)
+        assert "NRT_EXEC_HW_ERR_COLLECTIVES (1200)" in report.as_text()
+        assert ("noticed 999,960.000 us after the fault" in report.as_text()) is (
+            report.noticed is not None
+        )
+        given = json.loads(json.dumps(report.as_json()))
         Draft202012Validator(schema).validate(given)
         assert [one["rank"] for one in given["ranks"]] == list(range(8))
+
+
+def test_a_complete_run_has_no_report_of_a_stall() -> None:
+    with pytest.raises(ValueError, match="nothing stalls"):
+        stall_report(clock_of().run(), SECOND)

@@ -209,6 +209,34 @@ def static_arguments():
 
 
 @case
+def donated_arguments_feed_the_next_step():
+    def step(weights, momentum, x):
+        gradient = jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w["w"]) ** 2))(weights)
+        momentum = jax.tree.map(lambda m, g: 0.9 * m + g, momentum, gradient)
+        weights = jax.tree.map(lambda w, m: w - 0.1 * m, weights, momentum)
+        return jnp.sum(weights["w"]), weights, momentum
+
+    weights, momentum = {"w": array(8, 16)}, {"w": np.zeros((8, 16), np.float32)}
+    rows = array(3, 32, 8)
+    cut = {"w": P("d")}
+    for of_state in (P(), cut):
+        donated = {"donate_argnums": (0, 1), "mesh": {"d": 8}}
+        shardings = {
+            "in_shardings": (of_state, of_state, P("d")),
+            "out_shardings": (P(), of_state, of_state),
+        }
+        neff = from_jax(step, weights, momentum, rows[0], **donated, **shardings)
+        assert neff.program.aliases == ((1, 0), (2, 1))
+        model = ncc_runtime.load(neff)
+        runs = model.run_steps(4, weights, momentum, rows[0], batches={"x": rows})
+        state = weights, momentum
+        for number, run in enumerate(runs):
+            expected, *state = jax.jit(step)(*state, rows[number % 3])
+            np.testing.assert_allclose(run.result[0], expected, rtol=1e-4, atol=1e-5)
+    assert not from_jax(step, weights, momentum, rows[0], mesh={"d": 8}).program.aliases
+
+
+@case
 def narrow_types():
     for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, jnp.int4, jnp.bool_, jnp.int8):
         x = NOISE.integers(-4, 4, (8, 4)).astype(dtype)

@@ -1,10 +1,11 @@
 """Under one policy no fault makes a step faster, but for anomalies of shared links; blame adds up.
 
 A late transfer lets others have its share, so as in any list scheduling (docs/timing.md, less
-hardware) something may end earlier. Of thousands of draws no step was faster by 2 %, and no
-collective of all ranks complete by 3 % earlier on any rank. Where ranks are divided into groups,
-one group's delay leaves its links to the others: their collectives were complete up to 16 %
-earlier, which is no anomaly, so nothing is asserted of them.
+hardware) something may end earlier. Where all collectives are of all ranks, of thousands of draws
+no step was faster by 2 %, and no collective complete by 3 % earlier on any rank. Where ranks are
+divided into groups, a fault may put them out of step, and what met on an adapter comes one after
+the other: a step of two instances was faster by 5 %. One group's delay leaves its links to the
+others, whose collectives were complete up to 16 % earlier: nothing is asserted of these.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ from ncc_runtime.faults.blame import NOBODY, blame
 from tests.faults.draws_disturbances import drawn_executable, drawn_fault
 from tests.faults.straggling import timer
 
-STEP, COLLECTIVE = 0.025, 0.04
+STEP, STEP_OF_GROUPS, COLLECTIVE = 0.025, 0.08, 0.04
 """How much of the time from launch a step, and a collective on a rank, may end earlier."""
 
 
@@ -29,7 +30,8 @@ def check(seed: int, programs: int, *, one_group: bool) -> None:
             fault = drawn_fault(rng, whole)
             found = blame(whole, timed(fault.disturbance), [fault])
             assert found.ends, fault
-            assert found.lost_ps >= -STEP * whole.time_ps, (executable, fault)
+            least_ps = -(STEP if one_group else STEP_OF_GROUPS) * whole.time_ps
+            assert found.lost_ps >= least_ps, (executable, fault)
             losses = found.collectives
             if one_group:
                 earlier = losses.lost_ps >= -COLLECTIVE * losses.complete_ps[0]

@@ -21,6 +21,7 @@ GATHER = "t5 = t4  groups {{0,1,2,3}}"
 FIRST, SECOND = "ptc2  p0  wait tensor>=1", "ptc2  p1  wait stream0>=1"
 
 RESULTS = "results\n  0 x {}\n  1 y\nconstants\n"
+ALIASES = "aliases\n  out0 arg0\n  out1 arg0\nconstants\n"
 CUT = "shardings\n  s0 [4] parts [0,1,2,3]\n"
 SHARDED = "shardings\n  s0 {} parts {}\nparameters\n  0 x s0\n  1 y\noutputs\n"
 
@@ -55,6 +56,10 @@ BREACHES = [
     ("neff-N8", "constants\n", RESULTS.format("s0"), "result 0: sharding 0, there are 0"),
     ("neff-N8", "constants\n", RESULTS.format("of [3]"), "result 0: shape [3], a rank has ["),
     ("neff-N8", "constants\n", CUT + RESULTS.format("s0 of [99]"), "shape [99] is not what"),
+    ("neff-N9", "constants\n", "aliases\n  out2 arg0\nconstants\n", "output 2, there are 2"),
+    ("neff-N9", "constants\n", "aliases\n  out0 arg9\nconstants\n", "input 9, there are 2"),
+    ("neff-N9", "constants\n", ALIASES, "alias: input 0 is paired twice"),
+    ("neff-N9", "constants\n", ALIASES, "alias: output 0 is f32[2], input 0 is f32[2,4]"),
     ("neff-M1", "0x00000280", "0x00000290", "buffer b9: address 0x290 is no multiple of 64"),
     ("neff-M1", "memory 2048", "memory 512", "buffer b8: ends at 584, memory has 512 bytes"),
     ("neff-M2", "0x00000240", "0x00000280", "output b9 (picked) overlaps output b8 (result) at"),

@@ -1,7 +1,8 @@
 """The attributes behind `HloModule name`: read, checked against the entry computation, and kept.
 
-ranks.py reads the counts of ranks. The other attributes change nothing here: they say which buffers
-may share memory and which layouts the host sees. But a header that contradicts the program belongs
+ranks.py reads the counts of ranks. `input_output_alias` says which results a next step takes as
+inputs. The other attributes change nothing here: they say which buffers may share memory and which
+layouts the host sees. But a header that contradicts the program belongs
 to another program, and is refused, as XLA's verifier does.
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
-from ncc_compiler.ir.graph import Attribute, Module
+from ncc_compiler.ir.graph import Attribute, Module, Raw
 from ncc_compiler.ir.text.literals import COMMENT
 from ncc_compiler.ir.text.reading import (
     KEYS_OF_HEADERS,
@@ -188,7 +189,15 @@ class _HeaderCheck:
         return None
 
 
-_REMEDY = "correct the entry, or leave it out: nothing depends on it"
+_REMEDY = "correct the entry, or leave it out: only runs of many steps depend on it"
+
+
+def aliases(module: Module) -> Iterator[tuple[Index, int, Index]]:
+    """What `input_output_alias` pairs: an array of the result, a parameter, an array of it."""
+    value = module.attributes.get(_ALIASES)
+    if isinstance(value, Raw):
+        for match in _ALIAS.finditer(_blank(value.text)):
+            yield _index(match[1]), int(match[2]), _index(match[3])
 
 
 def _signature(row: tree.Attribute) -> tuple[tree.TypeText, tree.TypeText] | None:

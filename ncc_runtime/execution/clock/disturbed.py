@@ -164,10 +164,22 @@ def _faults(transfers: Sequence[TransferFault], ranks: int) -> np.ndarray:
 
 
 def _check(executable: Executable, parts: Parts, disturbance: Disturbance) -> None:
+    speeds = [each.speed for each in disturbance.parts]
+    speeds += [each.speed for each in disturbance.queues]
+    for speed in speeds:
+        if not 0 <= speed <= FULL_SPEED:
+            raise ValueError(f"speed {speed} is not between 0 and {FULL_SPEED}")
+    for fault in disturbance.transfers:
+        if fault.completions not in (0, 1, 2) or fault.longer_ps < 0 or fault.late_ps < 0:
+            raise ValueError(f"{fault} completes 0 to 2 times, and not before it usually does")
+    for rank, late_ps in disturbance.late_start_ps.items():
+        if not 0 <= rank < executable.ranks or late_ps < 0:
+            raise ValueError(f"there is no start of rank {rank} that is {late_ps} ps late")
     for part_speed in disturbance.parts:
         if not 0 <= part_speed.part < parts.count:
             raise ValueError(f"there is no part {part_speed.part}")
-    of_queues: list[QueueSpeed | TransferFault] = [*disturbance.queues, *disturbance.transfers]
-    for each in of_queues:
-        if not 0 <= each.queue < len(executable.queues) or not 0 <= each.rank < executable.ranks:
-            raise ValueError(f"there is no queue {each.queue} of rank {each.rank}")
+    named = [(each.queue, each.rank) for each in disturbance.queues]
+    named += [(each.queue, each.rank) for each in disturbance.transfers]
+    for queue, rank in named:
+        if not 0 <= queue < len(executable.queues) or not 0 <= rank < executable.ranks:
+            raise ValueError(f"there is no queue {queue} of rank {rank}")

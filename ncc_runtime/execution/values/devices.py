@@ -1,7 +1,7 @@
 """The virtual devices: performs batches of ready instructions on the memory of all ranks."""
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,7 +20,7 @@ from ncc_runtime.execution.values.transfers import (
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import Program, TensorId
+from ncc_runtime.neff.program import READ_ONLY, Program, TensorId
 from ncc_runtime.neff.table import Instr
 
 SPLIT_WORK = 1 << 20
@@ -69,18 +69,47 @@ class Devices:
 
     def load(self, inputs: Iterable[np.ndarray]) -> None:
         """Write parameters, each [ranks, *shape], and constants."""
-        self._registers = LengthRegisters(self.executable, self.arena)
-        if self._checked:
-            self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
-        stages = self.executable.stages
-        targets = [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
-        for (rows, tensor), array in zip(targets, inputs, strict=True):
+        self._renew()
+        for (rows, tensor), array in zip(self._inputs(), inputs, strict=True):
             self._views[tensor][rows] = array
-        for stage in stages:
+        for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
                 address = stage.program.buffers[buffer].address
                 memory = self.arena.bytes[:, address : address + len(data)]
                 memory[stage.rows] = np.frombuffer(data, np.uint8)
+
+    def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
+        """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
+
+        All else stays as it is, since nothing writes inputs and constants while it runs. Ranks of
+        an output are those of its input.
+        """
+        self._renew()
+        targets, program = self._inputs(), self.executable.program
+        outputs = [tensor for stage in self.executable.stages for tensor in stage.program.outputs]
+        values = []
+        for output, number in feed:
+            view = self._views[outputs[output]][targets[number][0]]
+            # an input that is passed on as an output lies where another pair may write
+            is_input = program.buffers[program.tensors[outputs[output]].buffer].kind in READ_ONLY
+            values.append(view.copy() if is_input else view)
+        for (_, number), value in zip(feed, values, strict=True):
+            rows, tensor = targets[number]
+            self._views[tensor][rows] = value
+        for number, array in inputs.items():
+            rows, tensor = targets[number]
+            self._views[tensor][rows] = array
+
+    def _renew(self) -> None:
+        """What a run keeps beside the memory starts anew."""
+        self._registers = LengthRegisters(self.executable, self.arena)
+        if self._checked:
+            self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
+
+    def _inputs(self) -> list[tuple[slice | np.ndarray, int]]:
+        """Of each parameter the rows of its ranks, and its tensor."""
+        stages = self.executable.stages
+        return [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
 
     def outputs(self) -> list[np.ndarray]:
         """Copies of the results, each [ranks that run its program, *shape]."""

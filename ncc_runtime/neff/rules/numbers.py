@@ -176,6 +176,25 @@ def _wrong_infos(
             )
 
 
+@rule("neff-N9")
+def _aliases_pair_equal_arrays(program: Program) -> Iterator[str]:
+    outputs = [output for output, _ in program.aliases]
+    inputs = [number for _, number in program.aliases]
+    yield from _outside("alias: output", outputs, len(program.outputs))
+    yield from _outside("alias: input", inputs, len(program.inputs))
+    for word, numbers in (("output", outputs), ("input", inputs)):
+        for number in sorted({number for number in numbers if numbers.count(number) > 1}):
+            yield f"alias: {word} {number} is paired twice"
+    for output, number in program.aliases:
+        if not (0 <= output < len(program.outputs) and 0 <= number < len(program.inputs)):
+            continue
+        ends = program.outputs[output], program.inputs[number]
+        if all(0 <= tensor < len(program.tensors) for tensor in ends):
+            one, other = (program.tensors[tensor].type_text for tensor in ends)
+            if one != other:
+                yield f"alias: output {output} is {one}, input {number} is {other}"
+
+
 RULES = (
     _ranks_fit,
     _ids_exist,
@@ -184,4 +203,5 @@ RULES = (
     _row_ids_exist,
     _amounts_make_sense,
     _inputs_and_outputs_are_described,
+    _aliases_pair_equal_arrays,
 )

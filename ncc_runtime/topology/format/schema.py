@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ncc_runtime.topology.format.spec import (
@@ -222,23 +222,31 @@ _MOST_COMPARED = 1000
 
 
 @functools.cache
-def _validator() -> "Validator":
+def _topologies() -> tuple[Schema, "Validator"]:
+    return schema(), _validator(schema())
+
+
+def _validator(whole: Schema) -> "Validator":
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(schema())
+    return Draft202012Validator(whole)
 
 
-def check(file: TomlFile, document: Mapping[str, Any]) -> None:
-    """TopologyError by line and column for the first thing that the schema refuses."""
-    errors = itertools.islice(_validator().iter_errors(document), _MOST_COMPARED)
+def check(file: TomlFile, document: Mapping[str, Any], of: Schema | None = None) -> None:
+    """TopologyError by line and column for the first thing that the schema refuses.
+
+    `of` is another schema than that of topologies, with phrases of complaints as that has.
+    """
+    whole, validator = _topologies() if of is None else (of, _validator(of))
+    errors = itertools.islice(validator.iter_errors(document), _MOST_COMPARED)
     error = min(errors, key=_order, default=None)
     if error is None:
         return
     path = list(error.absolute_path)
     if "value" in path:  # a fault inside a list is one of the whole value
         path = path[: path.index("value") + 1]
-    place, instance = _described(path, document)
-    about, reason = _reason(error, place, instance)
+    place, instance = _described(whole, path, document)
+    about, reason = _reason(error, place, instance, () if of else KEYS)
     raise file.error_at([*path, *about], _words([*path, *about]), reason)
 
 
@@ -247,17 +255,22 @@ def _order(error: "ValidationError") -> tuple[bool, str]:
     return error.validator != "additionalProperties", error.json_path
 
 
-def _described(path: Sequence[str | int], document: object) -> tuple[Schema, Any]:
+def _described(whole: Schema, path: Sequence[str | int], document: object) -> tuple[Schema, Any]:
     """The schema of a path, and the value that the document has there."""
-    place, instance = schema(), document
+    place, instance = whole, document
     for step in path:
         place = place["items"] if isinstance(step, int) else place["properties"][step]
         instance = instance[step]  # type: ignore[index]
     return place, instance
 
 
-def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Sequence[str], str]:
-    """The key inside the place that the error is about, if any, and what is wrong."""
+def _reason(
+    error: "ValidationError", place: Schema, instance: Any, figures: Collection[str]
+) -> tuple[Sequence[str], str]:
+    """The key inside the place that the error is about, if any, and what is wrong.
+
+    `figures` are dotted keys of the whole document.
+    """
     phrase = place.get("description", "a table")
     keys = place.get("properties", {})
     shown = reprlib.repr(instance)
@@ -265,11 +278,15 @@ def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Seq
         return (), f"{phrase}, not {shown}"
     if error.validator == "additionalProperties":
         key = next(key for key in instance if key not in keys)
-        return (key,), f"unknown key{_remedy(error.absolute_path, key, keys)}"
+        return (key,), f"unknown key{_remedy(error.absolute_path, key, keys, figures)}"
     if error.validator == "required":
         key = next(key for key in error.validator_value if key not in instance)
         about = keys[key].get("description", "")
         return ((), about) if key == "source" else ((key,), "missing")
+    if error.validator == "dependentRequired":
+        pairs = ((key, need) for key, needs in error.validator_value.items() for need in needs)
+        key, missing = next(p for p in pairs if p[0] in instance and p[1] not in instance)
+        return (key,), f"goes with {missing}, which is missing"
     if error.validator in ("oneOf", "anyOf") and "properties" in place:
         return (), error.schema["description"]
     if phrase.startswith("the source"):
@@ -278,13 +295,15 @@ def _reason(error: "ValidationError", place: Schema, instance: Any) -> tuple[Seq
     return (), f"{shown} is not {phrase}{near}"
 
 
-def _remedy(above: Sequence[str | int], key: str, keys: Mapping[str, object]) -> str:
+def _remedy(
+    above: Sequence[str | int], key: str, keys: Mapping[str, object], figures: Collection[str]
+) -> str:
     """The key that was probably meant, or the keys known at that place."""
     if any(isinstance(step, int) for step in above):
         near = difflib.get_close_matches(key, keys, n=1)
         return f"; did you mean {near[0]}" if near else f"; known: {', '.join(keys)}"
     full = ".".join((*map(str, above), key))
-    others = KEYS if above else (*KEYS, *schema()["properties"])
+    others = figures if above else (*figures, *keys)
     near = difflib.get_close_matches(full, others, n=1)
     return f"; did you mean {near[0]}" if near else f"; known: {', '.join(keys)}"
 

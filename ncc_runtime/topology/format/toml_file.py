@@ -54,12 +54,13 @@ class TomlFile:
     rows: tuple[tuple[str, int], ...] = ()  # beginnings of keys that rows of [[level]] state
 
     @classmethod
-    def read(cls, origin: str, file: Traversable) -> "TomlFile":
+    def read(cls, origin: str, file: Traversable, role: FileRole = FileRole.TOPOLOGY) -> "TomlFile":
         """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
             whole = read_file(file, MOST_TOML_BYTES)
-            if other := recognised(whole, FileRole.TOPOLOGY):
-                raise TopologyError(f"{origin}: not a topology in TOML, but {other}")
+            if other := recognised(whole, role):
+                what = "a topology" if role is FileRole.TOPOLOGY else role.value
+                raise TopologyError(f"{origin}: not {what} in TOML, but {other}")
             data = whole.removeprefix(codecs.BOM_UTF8)  # errors of utf-8-sig count from behind it
             return cls(origin, data.decode() or "\n")  # "" would stand for a shipped file
         except OSError as error:

@@ -72,7 +72,7 @@ class Memory:
 
 
 @attrs.frozen
-class Fault:
+class WrongTransfer:
     """A transfer that does what none of its placeholder may do."""
 
     ring: int
@@ -108,7 +108,7 @@ class Pieces:
     targets: tuple[Side, ...]
     widths: tuple[int, ...]  # per row, how many of the sources it has
     factors: tuple[np.uint64, ...]  # per row, for the divisor
-    faults: tuple[Fault, ...]
+    faults: tuple[WrongTransfer, ...]
 
 
 class Replay:
@@ -123,7 +123,7 @@ class Replay:
         if any((ring.divisor != 1).any() for ring in segment.rings):
             self._divided = np.zeros(len(memory.held), bool)
         self._member: np.ndarray = np.zeros(segment.ranks, bool)
-        self.faults: dict[tuple[int, int], Fault] = {}  # by ring and row, the first of each
+        self.faults: dict[tuple[int, int], WrongTransfer] = {}  # by ring and row, the first of each
         self.mixed: list[tuple[np.ndarray, np.ndarray]] = []  # extent, offset: where to cut more
 
     def perform(self, ring: int, row: int, ranks: np.ndarray | None) -> None:
@@ -202,7 +202,7 @@ class Replay:
     def _refuse(self, ring: int, row: int, ranks: np.ndarray, what: str) -> None:
         """Note that the first of these ranks may not do this."""
         for rank in ranks[:1].tolist():
-            self.faults.setdefault((ring, row), Fault(ring, row, rank, what))
+            self.faults.setdefault((ring, row), WrongTransfer(ring, row, rank, what))
 
 
 @attrs.frozen(eq=False)
@@ -228,7 +228,7 @@ class _Cutter:
         self._own = np.arange(segment.ranks)[None, :]
         self._active = (ring.peer[rows] != IDLE) & (self._size > 0)
         self._is_full = bool(self._active.all())
-        self._faults: list[Fault] = []
+        self._faults: list[WrongTransfer] = []
 
     def pieces(self) -> Pieces:
         ring, opcode = self._ring, self._ring.opcode[self._rows]
@@ -334,7 +334,7 @@ class _Cutter:
                 )
                 start, of_rank = own_address(start), self._segment.members.rank(of_rank)
                 text = what.format(f"{start:#x}..{start + size:#x} of rank {of_rank}")
-            self._faults.append(Fault(self._number, self._rows.start + row, rank, text))
+            self._faults.append(WrongTransfer(self._number, self._rows.start + row, rank, text))
 
     def _cuts(self, ranges: Sequence[_Ranges]) -> tuple[np.ndarray, np.ndarray]:
         """The pieces: of which transfer each is, and how many bytes from its beginning."""

@@ -15,7 +15,7 @@ from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.segments import Segment
 from ncc_runtime.verify.semantics.cells import MemoryCells, cells_of
 from ncc_runtime.verify.semantics.fingerprints import factor
-from ncc_runtime.verify.semantics.replay import Fault, Memory, Replay
+from ncc_runtime.verify.semantics.replay import WrongTransfer, Memory, Replay
 from ncc_runtime.verify.semantics.spec import ResultSpec, specs_of
 
 MOST_CELLS = 1 << 28
@@ -50,7 +50,7 @@ class Outcome:
 
     transfers: int
     ranges: int  # cells of results that were compared
-    faults: tuple[Fault, ...]  # the first of each row
+    faults: tuple[WrongTransfer, ...]  # the first of each row
     difference: Difference | None  # the first by rank, result and offset
     wrong_ranks: tuple[int, ...]
     is_settled: bool  # else cells would have to be cut further than there is memory
