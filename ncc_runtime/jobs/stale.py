@@ -108,6 +108,12 @@ def trained(
         for first in dict.fromkeys((len(workers), *firsts))
     }
     words = _Words(program, feed, loss, batches or {}, draw) if options.values else None
+    for one in disturbances:
+        if one.memory or any(transfer.flipped_bits for transfer in one.transfers):
+            raise InputError(
+                "bits that flip are not played in steps that take the first gradients; nccrt run "
+                "--fault shows what they do to one step"
+            )
     taken: dict[int, list[PartialStep]] = {first: [] for first in runs}
     for disturbance in progressing(disturbances, "times", "steps"):
         synchronous = clock.run(disturbance)

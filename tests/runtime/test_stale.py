@@ -10,7 +10,13 @@ import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.disturbance import FULL_SPEED, NOTHING, Disturbance, QueueSpeed
+from ncc_runtime.execution.disturbance import (
+    FULL_SPEED,
+    NOTHING,
+    Disturbance,
+    MemoryFault,
+    QueueSpeed,
+)
 from ncc_runtime.faults.stale import (
     PartialStep,
     PartialSteps,
@@ -294,6 +300,13 @@ def test_several_programs_are_refused() -> None:
         stages.append((ncc_compiler.compile_text(text), range(4 * number, 4 * number + 4)))
     with pytest.raises(InputError, match="of one program, not of several"):
         partial_inputs(ncc_runtime.load(stages, "trn2").executable.program)
+
+
+def test_bits_that_flip_are_refused() -> None:
+    model, clock = training_step("drop")
+    flip = Disturbance(memory=(MemoryFault(0, 64, 3, 0),))
+    with pytest.raises(InputError, match="bits that flip are not played"):
+        trained(model, clock, [flip], [15], draw=["arg2"], seed=0)
 
 
 def test_what_is_dead_for_ever_is_no_straggler() -> None:
