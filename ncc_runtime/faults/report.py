@@ -196,7 +196,7 @@ def reported(
     losses = leave_one_out(
         blame(laboratory.trace, outcome.timed.trace, found),
         found,
-        lambda some: clock.run(joined(some), in_memory=MOST_EVENTS).trace,  # type: ignore[arg-type]
+        lambda some: clock.run(joined(some), in_memory=MOST_EVENTS).trace,
     )
     record: FlightRecord | None = None
     reports: tuple[StatusReport, ...] = ()
