@@ -344,17 +344,17 @@ class _Rewriting:
             )
             members = rebuild.derived(node, "compare", flags, [table, spread], direction="EQ")
             counted = rebuild.derived(node, "and", flags, [counted, members])
-        number = ArrayType(DType.F32)
+        scalar = ArrayType(DType.F32)
         if members is None or len({len(group) for group in groups}) == 1:
-            size = rebuild.constant(node, number, len(groups[0]))
+            size = rebuild.constant(node, scalar, len(groups[0]))
         else:
             size = self._count(node, members)
-        one = rebuild.constant(node, number, 1)
-        count = rebuild.derived(node, "maximum", number, [self._count(node, counted), one])
+        one = rebuild.constant(node, scalar, 1)
+        count = rebuild.derived(node, "maximum", scalar, [self._count(node, counted), one])
         if dtype is not DType.F32:
-            number = ArrayType(dtype)
-            size, count = (rebuild.derived(node, "convert", number, [n]) for n in (size, count))
-        scale = rebuild.derived(node, "divide", number, [size, count])
+            scalar = ArrayType(dtype)
+            size, count = (rebuild.derived(node, "convert", scalar, [n]) for n in (size, count))
+        scale = rebuild.derived(node, "divide", scalar, [size, count])
         self._scales[groups, dtype] = scale
         return scale
 
