@@ -225,6 +225,7 @@ class RunningJob:
                 stopped = self._go_on(pending.pop(0), step, kept, first)
                 if stopped is not None:
                     break
+                first = min(first, kept.step)  # the one it began from may have been damaged
                 del self._step_us[kept.step - first :]
                 step = kept.step
         end = f"{options.steps} steps are done" if stopped is None else f"stopped in step {step}"
@@ -321,7 +322,7 @@ class RunningJob:
         if not isinstance(found, Recovery):
             reasons = "; ".join(found) or "--on-fault names nothing to try"
             return f"stopped in step {step} by the fault of {fault.subject}: {reasons}"
-        lost_s = sum(self._step_us[kept.step - first :]) / 1e6
+        lost_s = sum(self._step_us[max(0, kept.step - first) :]) / 1e6
         self._lost["lost work"] += lost_s
         self._take(found.model)
         read_s = self._checkpoint_s() if kept.step else 0.0

@@ -12,6 +12,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, PlacementError
+from ncc_runtime.jobs.checkpoints import CheckpointFolder
 from ncc_runtime.jobs.job import JobOptions, JobResult, RunningJob
 from ncc_runtime.jobs.recovery import JobFault, OnFault, changed_collectives, with_spares
 from ncc_runtime.neff.program import Program
@@ -113,6 +114,30 @@ def test_without_checkpoints_a_fault_sends_the_job_to_its_start() -> None:
     assert result.recoveries[0].resumed_step == 0
     assert result.recoveries[0].lost_steps == 5
     assert outputs(result) == outputs(job(JobOptions(6)))
+
+
+def test_a_fault_may_send_the_job_to_before_the_checkpoint_it_began_from(tmp_path: Path) -> None:
+    def load(program: Program, placement: Placement) -> Model:
+        return load_on(program, placement, LoadOptions({"all-reduce": "ring"}))
+
+    model = load(train().program, place(build("trn2.48xlarge", 1, 1), 4))
+    rows = {"arg2": batches(5)}
+    first = RunningJob(model, load, JobOptions(4, 2), state(), batches=rows)
+    folder = CheckpointFolder(str(tmp_path / "ck"), [model.executable.program], None, first.feed)
+    with folder.opened():
+        first.run(folder)
+        begin = folder.newest()
+        assert begin is not None
+        assert begin.step == 4
+        (tmp_path / "ck" / "step-00000004" / "rank-00000.safetensors").write_bytes(b"")
+        options = JobOptions(8, None, faults("at step 6: rank 2 dead"))
+        result = RunningJob(model, load, options, state(), batches=rows).run(folder, begin)
+    (recovery,) = result.recoveries
+    assert (recovery.resumed_step, recovery.lost_steps) == (2, 4)
+    undisturbed = job(JobOptions(8))
+    assert recovery.lost_s == pytest.approx(2 * undisturbed.step_us[0] / 1e6)  # of steps 4 and 5
+    assert (result.first_step, len(result.step_us)) == (2, 6)
+    assert outputs(result) == outputs(undisturbed)
 
 
 def test_a_dead_link_is_routed_around_with_the_same_bits_where_transfers_are() -> None:
