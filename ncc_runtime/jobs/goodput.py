@@ -20,6 +20,9 @@ from ncc_runtime.errors import InputError
 MOST_ATTEMPTS = 10_000
 """Where an interval takes more attempts than this on average, it is not simulated."""
 
+MOST_DRAWS = 2 * 10**8
+"""Nor where all intervals together take more draws of a failure: these are some seconds."""
+
 
 @attrs.frozen
 class FailureModel:
@@ -112,6 +115,9 @@ def simulated(
     """Goodput and its standard error of so many intervals that are played; None: hopeless."""
     needed = interval_s + model.checkpoint_s
     if needed > math.log(MOST_ATTEMPTS) * model.mtbf_s:
+        return None
+    failures = math.expm1(needed / model.mtbf_s)
+    if runs * (1 + failures * (1 + math.exp(model.down_s / model.mtbf_s))) > MOST_DRAWS:
         return None
     time: np.ndarray = np.zeros(runs)
     working = np.arange(runs)
