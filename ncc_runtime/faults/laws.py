@@ -30,7 +30,7 @@ class Draws:
     second: float
     least: float = -math.inf
 
-    def exceeded(self, share: np.ndarray) -> np.ndarray:
+    def upper_quantile(self, share: np.ndarray) -> np.ndarray:
         """What a share of the draws exceed, for shares between 0 and 1: the upper quantile."""
         from scipy.special import ndtri  # slow to import
 

@@ -156,10 +156,10 @@ def _by_queues(
     for (queue, rank), own in by_cell.items():
         events = ordered.of(queue, rank)
         start, cause = trace.start_ps[events], trace.cause[events]
-        longer[events] |= _meet(own, start, trace.end_ps[events])
+        longer[events] |= _overlap(own, start, trace.end_ps[events])
         still = [speed for speed in own if speed.speed == 0]
         ready = np.where(cause == NO_EVENT, 0, trace.end_ps[cause])
-        put_off[events] |= _meet(still, np.minimum(ready, start), start + 1)
+        put_off[events] |= _overlap(still, np.minimum(ready, start), start + 1)
 
 
 def _by_parts(ordered: OrderedTrace, speeds: Sequence[PartSpeed], longer: np.ndarray) -> None:
@@ -188,10 +188,10 @@ def _by_parts(ordered: OrderedTrace, speeds: Sequence[PartSpeed], longer: np.nda
             else:
                 moves = engine_costs(program_of(executable, queue), model, queue).traffic > 0
                 passes = moves[row] & (parts.stack[rank] == part)
-            longer[events[passes]] |= _meet(own, start[passes], end[passes])
+            longer[events[passes]] |= _overlap(own, start[passes], end[passes])
 
 
-def _meet(
+def _overlap(
     speeds: Sequence[QueueSpeed] | Sequence[PartSpeed], low_ps: np.ndarray, high_ps: np.ndarray
 ) -> np.ndarray:
     """Which intervals [low, high) meet the time of at least one of these, (n,) bool."""

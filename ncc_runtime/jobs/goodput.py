@@ -17,8 +17,8 @@ import numpy as np
 
 from ncc_runtime.errors import InputError
 
-MOST_ATTEMPTS = 1_000
-"""Where an interval takes more attempts than this on average, at its work or at coming back, it is
+MOST_ATTEMPTS = 10_000
+"""Where an interval takes more attempts than this on average, at its work and at coming back, it is
 not simulated."""
 
 MOST_DRAWS = 2 * 10**8
@@ -116,10 +116,8 @@ def simulated(
     """Goodput and its standard error of so many intervals that are played; None: hopeless."""
     needed = interval_s + model.checkpoint_s
     # e^(needed/M) attempts at the work, and after each that fails e^(down/M) at coming back
-    if needed + model.down_s > math.log(MOST_ATTEMPTS) * model.mtbf_s:
-        return None
-    failures = math.expm1(needed / model.mtbf_s)
-    if runs * (1 + failures * (1 + math.exp(model.down_s / model.mtbf_s))) > MOST_DRAWS:
+    exponent = (needed + model.down_s) / model.mtbf_s
+    if exponent > math.log(MOST_ATTEMPTS) or runs * math.exp(exponent) > MOST_DRAWS:
         return None
     time: np.ndarray = np.zeros(runs)
     working = np.arange(runs)
