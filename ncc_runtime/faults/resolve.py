@@ -322,7 +322,7 @@ class FaultSites:
             rank, row = trace.rank[events].astype(np.int64), trace.row[events].astype(np.int64)
             nth = np.arange(len(events)) - np.searchsorted(rank, rank)
             peer = queue.peer[row, rank]
-            sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank]
+            sizes = queue.bytes_of(row, rank)
             start = trace.start_ps[events]
             sends = (peer != -1) & (at_ps <= start) & (start < end_ps)
             sends &= np.isin(executable.routes.adapter(rank), list(adapters))
@@ -366,8 +366,7 @@ class FaultSites:
         if fault.kind is Kind.BIT_TRANSFER:
             queue = self.executable.queues[queue_number]
             assert isinstance(queue, DmaQueue), queue.name
-            sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)
-            size = int(sizes[int(trace.row[mine[nth]]), rank])
+            size = int(queue.bytes_of(trace.row[mine[nth]], np.array(rank)))
             if (fault.bit or 0) >= 8 * size:
                 raise InputError(f"fault '{fault}': the transfer writes {8 * size} bits, from 0")
             return TransferFault(queue_number, rank, nth, flipped_bits=(fault.bit or 0,))
