@@ -1,6 +1,7 @@
 """`nccrt stale`: steps that take the first gradients, beside steps that wait for all."""
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,12 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
     if len(set(numbers)) < len(numbers):
         raise click.BadParameter(f"{text!r} has a number twice")
     return numbers
+
+
+def _finite(_: click.Context, __: click.Parameter, number: float | None) -> float | None:
+    if number is not None and not math.isfinite(number):
+        raise click.BadParameter(f"{number} is no loss")
+    return number
 
 
 @click.command(
@@ -115,6 +122,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 @click.option(
     "--target",
     metavar="X",
+    callback=_finite,
     type=float,
     help="The loss to compare times to [that of the last synchronous step].",
 )

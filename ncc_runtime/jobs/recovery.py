@@ -17,7 +17,7 @@ from ncc_runtime.array_files import StoredArray
 from ncc_runtime.collectives.choose import shows_order
 from ncc_runtime.errors import InputError, NccError, PlacementError, TopologyError
 from ncc_runtime.inputs import check_type, checked_input, parameter_text, uncut
-from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, placed_at
 from ncc_runtime.runtime import Model
@@ -114,6 +114,28 @@ class Machine:
             if place not in used and place not in self.dead
         ]
 
+    def lose(self, link: str) -> None:
+        """A link that is down from now on."""
+        before, down = self.topology, fault_names.down(link)
+        self.topology = build_spec(before.spec, before.nodes, before.lnc, (down,))
+
+
+def passes(executable: Executable, link: str) -> bool:
+    """Whether any transfer of a program passes a link; of one that is down, none does."""
+    try:
+        links = fault_names.links_of_name(executable.topology.links, link)
+    except TopologyError:
+        return False
+    for queue in executable.queues:
+        if isinstance(queue, DmaQueue):
+            for peers in (queue.peer, queue.second_peer):
+                if peers is not None:
+                    row, sender = np.nonzero(peers != IDLE)
+                    _, passed = executable.routes.link_runs(sender, peers[row, sender])
+                    if np.isin(passed, links).any():
+                        return True
+    return False
+
 
 def with_spares(placement: Placement, spares: int) -> Placement:
     """The same places with at least so many cores free, on more instances if need be."""
@@ -174,17 +196,17 @@ def _on_spare(
     near = min(free, key=lambda place: (place[0] != node, abs(place[1] - chip), place))
     places = placement.places.copy()
     places[fault.rank] = near
-    moved = load(model.executable.program, _after_faults(placement, places))
+    moved = load(model.executable.program, _after_faults(machine, placement, places))
     if machine.spares is not None:
         machine.spares -= 1
     names = [_core_name(placement, place) for place in ((node, chip, core), near)]
     return f"rank {fault.rank} moves from {names[0]} to the spare {names[1]}", moved
 
 
-def _after_faults(placement: Placement, places: np.ndarray) -> Placement:
-    """Other places on the same machine, which outputs call `linear after faults` say."""
+def _after_faults(machine: Machine, placement: Placement, places: np.ndarray) -> Placement:
+    """Other places on the machine as it is now, which outputs call `linear after faults` say."""
     name = f"{placement.strategy.removesuffix(_AFTER)}{_AFTER}"
-    return placed_at(placement.topology, name, places)
+    return placed_at(machine.topology, name, places)
 
 
 _AFTER = " after faults"
@@ -200,13 +222,10 @@ def _rerouted(
 ) -> tuple[str, Model]:
     if fault.link is None:
         raise PlacementError("a dead rank needs another core")
-    placement, before = model.executable.placement, model.topology
-    down = fault_names.down(fault.link)
-    topology = build_spec(before.spec, before.nodes, before.lnc, (down,))
-    after = load(
-        model.executable.program, placed_at(topology, placement.strategy, placement.places)
-    )
-    machine.topology = topology
+    placement = model.executable.placement
+    machine.lose(fault.link)
+    places = placed_at(machine.topology, placement.strategy, placement.places)
+    after = load(model.executable.program, places)
     return f"the same ranks on the same cores, without {fault.link}", after
 
 
@@ -224,7 +243,7 @@ def _shrunk(
         raise PlacementError(f"no program for at most {len(living)} ranks; {known}")
     program = max(fitting, key=lambda each: each.ranks)
     places = np.array(living[: program.ranks])
-    after = load(program, _after_faults(placement, places))
+    after = load(program, _after_faults(machine, placement, places))
     text = f"{program.name} for {program.ranks} ranks instead of {placement.ranks}"
     return f"{text}, on cores that are left", after
 

@@ -1,5 +1,6 @@
 """What `nccrt stale` prints: time bought and gradients lost, for each number of contributions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,11 @@ def row_of(
     )
 
 
+def _number(value: float | None) -> float | None:
+    """What JSON has a number for: a training that ends in NaN has no loss."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 @attrs.frozen(eq=False)
 class StaleReport:
     """The rows of all trainings, the synchronous one first."""
@@ -95,12 +101,14 @@ class StaleReport:
             "bound": self.bound,
             "undisturbed_us": run.undisturbed.time_ps / _PS_PER_US,
             "loss_name": run.loss_name,
-            "target_loss": self.target,
+            "target_loss": _number(self.target),
             "trainings": [
                 {
                     **attrs.asdict(row),
+                    "loss": _number(row.loss),
+                    "distance": _number(row.distance),
                     "times_us": (each.times_ps / _PS_PER_US).tolist(),
-                    "losses": list(each.losses),
+                    "losses": list(map(_number, each.losses)),
                 }
                 for row, each in zip(self.rows, trainings, strict=True)
             ],

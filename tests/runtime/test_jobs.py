@@ -32,8 +32,9 @@ def job(
     nodes: int = 1,
     lnc: int = 1,
     algorithm: str = "ring",
+    strategy: str = "linear",
 ) -> JobResult:
-    placement = place(build("trn2.48xlarge", nodes, lnc), 4)
+    placement = place(build("trn2.48xlarge", nodes, lnc), 4, strategy)
     if spares is not None:
         placement = with_spares(placement, spares)
     rows = {"arg2": batches(5)}
@@ -141,12 +142,13 @@ def test_a_fault_may_send_the_job_to_before_the_checkpoint_it_began_from(tmp_pat
 
 
 def test_a_dead_link_is_routed_around_with_the_same_bits_where_transfers_are() -> None:
-    result = job(JobOptions(9, 2, faults("at step 5: link c0-c1 down")))
+    options = JobOptions(9, 2, faults("at step 5: link c0-c1 down"))
+    result = job(options, strategy="spread", algorithm="mesh")
     (recovery,) = result.recoveries
     assert recovery.how == OnFault.REROUTE
     assert recovery.refused == ("spare: a spare core replaces no link",)
     assert recovery.is_same_arithmetic
-    assert outputs(result) == outputs(job(JobOptions(9)))
+    assert outputs(result) == outputs(job(JobOptions(9), strategy="spread", algorithm="mesh"))
     assert result.last is not None
     assert "c0-c1 down" in result.last.executable.placement.where
 
@@ -244,10 +246,25 @@ def test_ranks_that_a_smaller_job_has_not_cannot_die() -> None:
 
 
 def test_a_link_may_be_named_twice() -> None:
-    result = job(
-        JobOptions(6, 2, faults("at step 3: link c0-c1 down", "at step 5: link c0-c1 down"))
-    )
-    assert [recovery.how for recovery in result.recoveries] == ["reroute", "reroute"]
+    options = JobOptions(6, 2, faults("at step 3: link c0-c1 down", "at step 5: link c0-c1 down"))
+    result = job(options, strategy="spread")
+    assert [recovery.how for recovery in result.recoveries] == ["reroute"]
+    assert result.lost_s["detection"] == options.detect_s
+
+
+def test_a_link_that_no_transfer_passes_is_not_missed() -> None:
+    """All ranks are on one chip; when one dies, no spare is looked for behind the dead link."""
+    options = JobOptions(6, 2, faults("at step 3: link c0-c1 down"))
+    result = job(options)
+    assert not result.recoveries
+    assert result.total_s == pytest.approx(result.useful_s + result.lost_s["checkpoints"])
+    assert result.events[1].text == "link c0-c1 dies in step 3; no transfer passes it"
+    assert outputs(result) == outputs(job(JobOptions(6)))
+    both = faults("at step 3: link c0-c1 down", "at step 4: rank 2 dead")
+    later = job(JobOptions(6, 2, both))
+    assert [recovery.how for recovery in later.recoveries] == ["spare"]
+    assert later.last is not None
+    assert "c0-c1 down" in later.last.executable.placement.where
 
 
 SHARDED = """HloModule zero, num_partitions={ranks}, input_output_alias={{ {{}}: (0, {{}}) }}
