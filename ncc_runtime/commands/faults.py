@@ -9,8 +9,12 @@ import click
 from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
+    check_outputs_of,
+    fault_options,
+    files_of,
     loaded,
     place_options,
+    plot_file,
     program_argument,
     size,
 )
@@ -18,24 +22,21 @@ from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
+    from ncc_runtime.faults.outcome import Laboratory
+    from ncc_runtime.faults.single_faults import FaultClass
 
 
 @click.command(
     epilog=examples(
         "nccrt faults step.neff --topology trn2 --all dma.lost",
         "nccrt faults step.neff --fault 'at 60us: rank 3 dead'",
+        "nccrt faults step.neff --fault 'rank * slow by lognormal(1, 0.1)' --runs 200",
         "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 500 --seed 1",
     )
 )
 @program_argument
 @place_options
-@click.option(
-    "--fault",
-    "specs",
-    metavar="SPEC",
-    multiple=True,
-    help="A fault, such as 'at 60us: rank 3 dead'; several come in one run.",
-)
+@fault_options
 @click.option(
     "--all",
     "class_name",
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     "--runs",
     metavar="N",
     type=click.IntRange(1),
-    help="With --all: try N faults, drawn from the seed [all, of bits 200]. With --fault: N seeds.",
+    help="With --all: try N faults, drawn from the seed [all, of bits 200]. With --fault: "
+    "times of N runs, with seeds from --seed on.",
 )
 @click.option(
     "--seed",
@@ -55,6 +57,18 @@ if TYPE_CHECKING:
     default=0,
     show_default=True,
     help="Of what is drawn: faults, and missing inputs.",
+)
+@click.option(
+    "--outcomes",
+    is_flag=True,
+    help="With --fault and --runs: count what the runs come to, with values where needed.",
+)
+@click.option(
+    "--plot",
+    metavar="F.svg|F.png",
+    type=click.Path(),
+    callback=plot_file,
+    help="With --fault and --runs: draw the times of the runs, and who was the slowest.",
 )
 @click.option("--inputs", type=click.Path(), help="As those of `nccrt run`.")
 @click.option(
@@ -68,35 +82,89 @@ if TYPE_CHECKING:
 def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
     """Say of faults during a run of PROGRAM what they do: nothing, wrong values, a stall, why."""
     from ncc_runtime import array_files
-    from ncc_runtime.faults import campaign
-    from ncc_runtime.faults.single_faults import class_named, faults_of
-    from ncc_runtime.faults.single_faults import given as given_faults
+    from ncc_runtime.faults.single_faults import class_named
+    from ncc_runtime.neff.whole_file import check_target
     from ncc_runtime.options import RunOptions
+    from ncc_runtime.report.plot_file import check_can_plot
     from ncc_runtime.report.run import facts, heading
 
-    if bool(words["specs"]) == bool(words["class_name"]):
-        raise click.UsageError("give --fault SPEC, or --all CLASS")
+    given_faults, is_seeded = words["faults"], bool(words["faults"] and words["runs"])
+    if bool(given_faults) == bool(words["class_name"]):
+        raise click.UsageError("give --fault TEXT or --faults FILE.toml, or --all CLASS")
+    for option in ("outcomes", "plot"):
+        if words[option] and not is_seeded:
+            raise click.UsageError(f"--{option} goes with --fault and --runs")
+    if words["exec_timeout"] is not None and (is_seeded or not given_faults):
+        raise click.UsageError("--exec-timeout goes with --fault, without --runs")
     try:
         kind = class_named(words["class_name"]) if words["class_name"] else None
     except InputError as error:
         raise click.UsageError(f"--all: {error}") from error
+    read = [*files_of(program), *([words["inputs"]] if words["inputs"] else [])]
+    check_outputs_of({"--plot": words["plot"]}, place, read)
+    if words["plot"]:
+        check_target(words["plot"])
+        check_can_plot()
     model = loaded(program, place)
     inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
     options = RunOptions(memory_bytes=words["memory"], verify=not words["no_verify"])
+    first = heading(model.executable).splitlines()[0]
     with inputs as given:
         laboratory = model.laboratory(given, seed=words["seed"], options=options)
-        if kind is None:
-            runs = words["runs"] or 1
-            kind, chosen = given_faults(words["specs"], laboratory, runs, words["seed"])
-            there_are = runs
+        if kind is not None:
+            fields, text = _tried(laboratory, kind, words, first)
+        elif is_seeded:
+            fields, text = _seeded(laboratory, words, first)
         else:
-            there_are, chosen = faults_of(kind, laboratory, words["runs"], words["seed"])
-        result = campaign.campaign(laboratory, kind, there_are, chosen)
-    reply.give(
-        fields=lambda: {**facts(model.executable), **campaign.as_json(result)},
-        text=lambda: campaign.as_text(result, heading(model.executable).splitlines()[0]),
-    )
+            fields, text = _reported(laboratory, words, first)
+    reply.give(fields=lambda: {**facts(model.executable), **fields}, text=lambda: text)
     reply.warn(model.warnings)
+
+
+Answer = tuple[Mapping[str, Any], str]
+"""Keys of the object beside those of the place, and the text."""
+
+
+def _tried(
+    laboratory: "Laboratory", kind: "FaultClass", words: Mapping[str, Any], heading: str
+) -> Answer:
+    """Every single fault of a class."""
+    from ncc_runtime.faults import campaign
+    from ncc_runtime.faults.single_faults import faults_of
+
+    there_are, chosen = faults_of(kind, laboratory, words["runs"], words["seed"])
+    found = campaign.campaign(laboratory, kind, there_are, chosen)
+    return campaign.as_json(found), campaign.as_text(found, heading)
+
+
+def _reported(laboratory: "Laboratory", words: Mapping[str, Any], heading: str) -> Answer:
+    """Faults in one run."""
+    from ncc_runtime.faults.report import reported
+    from ncc_runtime.faults.watchdog import exec_timeout_ps
+
+    timeout_ps = exec_timeout_ps(words["exec_timeout"])
+    found = reported(laboratory, words["faults"], words["seed"], timeout_ps)
+    return {"fault_report": found.as_json()}, "\n".join([heading, *found.lines()])
+
+
+def _seeded(laboratory: "Laboratory", words: Mapping[str, Any], heading: str) -> Answer:
+    """Faults in a run for each of many seeds."""
+    from ncc_runtime.faults import campaign, seeds
+    from ncc_runtime.faults.single_faults import given
+    from ncc_runtime.neff.whole_file import write_whole
+
+    numbers = range(words["seed"], words["seed"] + words["runs"])
+    found = seeds.seeded(laboratory.clock, words["faults"], numbers)
+    fields = {"seeds": seeds.as_json(found)}
+    lines = [heading, *map(str, words["faults"]), *seeds.lines(found)]
+    if words["plot"]:
+        write_whole(words["plot"], seeds.plotted(found, heading, words["plot"]))
+    if words["outcomes"]:
+        kind, chosen = given(words["faults"], laboratory, numbers)
+        counted = campaign.campaign(laboratory, kind, len(chosen), chosen)
+        fields |= campaign.as_json(counted)
+        lines.append(campaign.as_text(counted))
+    return fields, "\n".join(lines)

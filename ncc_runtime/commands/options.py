@@ -317,7 +317,10 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
 
 
 def fault_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say what goes wrong during a run, passed on as `faults`, a list or empty."""
+    """The options that say what goes wrong during a run, and when hosts give up.
+
+    Passed on as `faults`, a list or empty, and `exec_timeout`.
+    """
 
     @click.option(
         "--fault",
@@ -329,6 +332,12 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--faults", "fault_file", metavar="FILE.toml", type=click.Path(), help="The same as a file."
+    )
+    @click.option(
+        "--exec-timeout",
+        metavar="SECONDS",
+        type=float,
+        help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
     )
     @functools.wraps(command)
     def collecting(

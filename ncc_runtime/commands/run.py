@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ncc_runtime.array_files import StoredArray
-    from ncc_runtime.execution.trace import Trace
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
+    from ncc_runtime.report.run import Run
 
 
 @click.command(
@@ -126,12 +126,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of what faults draw.",
 )
-@click.option(
-    "--exec-timeout",
-    metavar="SECONDS",
-    type=float,
-    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
-)
 @step_options
 @replying
 def run(
@@ -202,10 +196,10 @@ def run(
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
         array_files.write_arrays(words["outputs"], result.outputs)
-    if timeline is not None and result.trace is not None:
+    if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
-        timeline.write(result.trace, chosen)
+        timeline.write(result, chosen)
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
@@ -240,11 +234,13 @@ class TimelineRequest:
         except InputError as error:
             raise click.UsageError(f"--trace-ranks: {error}") from error
 
-    def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
-        """Write the file."""
+    def write(self, run: "Run", chosen: "np.ndarray | None") -> None:
+        """Write the file, of a run that has a timeline."""
         from ncc_runtime.report.timeline.write import write_timeline
 
-        write_timeline(self.path, trace, chosen)
+        assert run.timeline is not None, "is asked before"
+        trace, marks = run.timeline
+        write_timeline(self.path, trace, chosen, marks)
 
 
 def timeline_request(words: Mapping[str, Any]) -> TimelineRequest | None:

@@ -8,23 +8,19 @@ import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.event_log import MOST_EVENTS
+from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults import blame_report
-from ncc_runtime.faults.blame import Blame, blame, leave_one_out
+from ncc_runtime.faults.blame import Blame, blamed
 from ncc_runtime.faults.fault import Fault
-from ncc_runtime.faults.flight_recorder import FlightRecord, flight_record
+from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
-from ncc_runtime.faults.watchdog import (
-    Detection,
-    NrtStatus,
-    StatusReport,
-    detection,
-    status_reports,
-)
+from ncc_runtime.faults.watchdog import StallReport, stall_report
 from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.report.timeline.marks import Mark
 
 SHOWN = 8
-"""Outputs that differ, and reports of hosts, that a text names."""
+"""Outputs that differ, and culprits, that a text names."""
 
 
 @attrs.frozen(eq=False)
@@ -34,9 +30,9 @@ class FaultReport:
     - `faults`: as resolved, with their draws
     - `undisturbed_ps`: the time of the run without them
     - `outcome`: harmless, wrong values, stall, error or endless loop
-    - `blame`: who lost time, and by which fault; None for a run without an end
-    - `record`: of a stall, what every rank waits for, and the culprit
-    - `reports`: of a stall, what the hosts say when their timeout ends
+    - `blame`: who lost time, and by which fault; None for a run without an end, and where values
+      that are wrong decided control flow, so that other rows ran
+    - `stall`: what every rank waits for, the culprit, and who notices when; None without a stall
     """
 
     faults: tuple[ResolvedFault, ...]
@@ -44,8 +40,7 @@ class FaultReport:
     undisturbed_ps: int
     outcome: FaultOutcome
     blame: Blame | None = None
-    record: FlightRecord | None = None
-    reports: tuple[StatusReport, ...] = ()
+    stall: StallReport | None = None
     has_values: bool = True
 
     @property
@@ -54,20 +49,29 @@ class FaultReport:
         return self.outcome.effect in (Effect.HARMLESS, Effect.WRONG)
 
     @property
-    def detection(self) -> Detection | None:
-        """From the first fault of a stall until hosts report it."""
-        return detection(self.reports, min(map(began_ps, self.faults), default=0))
+    def timeline(self) -> tuple[Trace, Sequence[Mark]] | None:
+        """What was performed, with marks of the faults and of rows that stalled.
+
+        None for a run without an end.
+        """
+        timed = self.outcome.timed
+        if timed is None:
+            return None
+        return timed.trace, fault_marks(timed.trace, self.faults, timed.stuck)
 
     def refusal(self) -> str:
         """In one line, why the run does not come to its end."""
-        effect, record = self.outcome.effect, self.record
+        effect, stall = self.outcome.effect, self.stall
         if effect is Effect.ERROR:
             return f"the run ends in an error of a device: {self.outcome.error}"
         if effect is Effect.ENDLESS:
             return "the run does not end: a loop that follows from data goes on and on"
-        assert record is not None, "a stall has a record"
-        culprits = [suspect.name for each in record.graph.culprits for suspect in each.suspects]
-        named = ", ".join(culprits[:SHOWN]) or "a deadlock"
+        assert stall is not None, "what else keeps a run from its end"
+        culprits = (
+            " or ".join(suspect.name for suspect in culprit.suspects[:SHOWN])
+            for culprit in stall.record.graph.culprits[:SHOWN]
+        )
+        named = "; ".join(culprits) or "a deadlock"
         return f"the run stalls; culprit: {named}"
 
     def lines(self) -> Iterator[str]:
@@ -78,27 +82,8 @@ class FaultReport:
         yield from map(difference_text, self.outcome.differences[:SHOWN])
         if self.blame is not None:
             yield from blame_report.lines(self.blame)
-        if self.record is not None:
-            yield from self.record.as_text().splitlines()
-        found = self.detection
-        if found is not None:
-            yield (
-                f"noticed {found.first_after_ps / 1e6:,.3f} us after the fault, by all ranks after "
-                f"{found.last_after_ps / 1e6:,.3f} us"
-            )
-            yield from self._reports()
-
-    def _reports(self) -> Iterator[str]:
-        """What hosts say, those that say the same in one line."""
-        alike: dict[tuple[int, NrtStatus, str], list[int]] = {}
-        for report in self.reports:
-            what = report.text.partition(": ")[2]
-            alike.setdefault((report.at_ps, report.status, what), []).append(report.rank)
-        for (at_ps, status, what), ranks in list(alike.items())[:SHOWN]:
-            named = f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"
-            yield f"  {named} at {at_ps / 1e6:,.3f} us, {status.value} {status.name}: {what}"
-        if len(alike) > SHOWN:
-            yield f"  … and {len(alike) - SHOWN} more lines"
+        if self.stall is not None:
+            yield from self.stall.as_text().splitlines()
 
     def _outcome(self) -> str:
         outcome = self.outcome
@@ -112,8 +97,8 @@ class FaultReport:
         return self.refusal()
 
     def as_json(self) -> dict[str, Any]:
-        """The key `faults` of what `nccrt run --json` prints; times in us."""
-        outcome, found = self.outcome, self.detection
+        """The object `fault_report` of `--json`; times in microseconds."""
+        outcome = self.outcome
         return {
             "faults": [
                 {"fault": fault.name, "class": fault.fault.kind.value, "source": fault.fault.source}
@@ -138,9 +123,7 @@ class FaultReport:
                 for each in outcome.differences
             ],
             "blame": None if self.blame is None else blame_report.as_json(self.blame),
-            "stall": None if self.record is None else self.record.as_json(),
-            "reports": [report.as_json() for report in self.reports],
-            "detection_us": None if found is None else found.first_after_ps / 1e6,
+            "stall": None if self.stall is None else self.stall.as_json(),
         }
 
 
@@ -158,14 +141,6 @@ def difference_text(each: OutputDifference) -> str:
         f"{each.of} elements{nans}, by up to {each.largest:.6g} "
         f"({each.relative:.3g} of the value)"
     )
-
-
-def began_ps(fault: ResolvedFault) -> int:
-    """When a fault is there first; 0 for those of a transfer, which has no time before it runs."""
-    disturbance = fault.disturbance
-    times = [part.start_ps for part in disturbance.parts]
-    times += [queue.start_ps for queue in disturbance.queues]
-    return min([*times, *(flip.at_ps for flip in disturbance.memory)], default=0)
 
 
 def reported(
@@ -193,16 +168,16 @@ def reported(
     undisturbed_ps = laboratory.trace.time_ps
     if outcome.timed is None:
         return FaultReport(found, seed, undisturbed_ps, outcome, has_values=values)
-    losses = leave_one_out(
-        blame(laboratory.trace, outcome.timed.trace, found),
-        found,
-        lambda some: clock.run(joined(some), in_memory=MOST_EVENTS).trace,
-    )
-    record: FlightRecord | None = None
-    reports: tuple[StatusReport, ...] = ()
+    trace = outcome.timed.trace
+    stall: StallReport | None = None
     if outcome.effect is Effect.STALL:
-        record = flight_record(laboratory.waits(outcome))
-        reports = status_reports(record, timeout_ps, disturbance.late_start_ps)
-    return FaultReport(
-        found, seed, undisturbed_ps, outcome, losses, record, reports, has_values=values
-    )
+        begins = [ps for fault in found if (ps := began_ps(trace, fault)) is not None]
+        stall = stall_report(
+            outcome.timed,
+            timeout_ps,
+            fault_ps=min(begins, default=None),
+            late_start_ps=disturbance.late_start_ps,
+        )
+    has_same_rows = outcome.effect is Effect.STALL or len(trace) == len(laboratory.trace)
+    losses = blamed(clock, laboratory.trace, trace, found) if has_same_rows else None
+    return FaultReport(found, seed, undisturbed_ps, outcome, losses, stall, values)

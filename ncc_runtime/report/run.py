@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
@@ -19,6 +19,9 @@ from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
+if TYPE_CHECKING:
+    from ncc_runtime.report.timeline.marks import Mark
+
 
 class FaultsOfRun(Protocol):
     """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
@@ -26,6 +29,10 @@ class FaultsOfRun(Protocol):
     @property
     def is_complete(self) -> bool:
         """Whether the run comes to its end."""
+
+    @property
+    def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":
+        """What was performed, and marks of the faults; None for a run without an end."""
 
     def refusal(self) -> str:
         """In one line, why not."""
@@ -114,9 +121,17 @@ class Run:
         """
         from ncc_runtime.report.timeline.write import mask_of_ranks, write_timeline
 
-        if self.trace is None:
+        if self.timeline is None:
             raise InputError("the run has no clock and so no timeline: run it with clock=True")
-        write_timeline(os.fspath(path), self.trace, mask_of_ranks(self.executable, ranks))
+        trace, marks = self.timeline
+        write_timeline(os.fspath(path), trace, mask_of_ranks(self.executable, ranks), marks)
+
+    @property
+    def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":
+        """What a timeline shows: the events, and marks of faults, also of a run that stalls."""
+        if self.faults is not None:
+            return self.faults.timeline
+        return None if self.trace is None else (self.trace, ())
 
     @property
     def time_us(self) -> float | None:
