@@ -174,6 +174,7 @@ def test_jobs_are_what_the_schema_says(
 REFUSED_ARGUMENTS = {
     "nccc-compile": ["no_such.ir"],
     "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
+    "nccrt-faults": ["no_such.neff", "--all", "rank.dead"],
     "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
     "nccrt-stale": ["no_such.neff", "--first", "1"],

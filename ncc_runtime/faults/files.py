@@ -18,7 +18,7 @@ from typing import Any
 
 from ncc_runtime.errors import InputError, TopologyError
 from ncc_runtime.faults.fault import ASSUMED, Fault
-from ncc_runtime.faults.text import MOST_LETTERS, parse
+from ncc_runtime.faults.text import MOST_LETTERS, NAME, parse
 from ncc_runtime.input_files import FileRole
 from ncc_runtime.topology.format.schema import check
 from ncc_runtime.topology.format.toml_file import TomlFile
@@ -43,12 +43,21 @@ def schema() -> dict[str, Any]:
                 "type": "integer",
                 "minimum": 1,
                 "maximum": 10**9,
-                "description": "the number of a run of a collective, from 1",
+                "description": "the number of a run of a collective, from 1 to 1,000,000,000",
             },
-            "of": {**line, "description": 'a collective such as "all-reduce.1"'},
+            "of": {
+                "type": "string",
+                "pattern": f"^{NAME}$",
+                "maxLength": MOST_LETTERS,
+                "description": 'a collective such as "all-reduce.1"',
+            },
             "for": time,
             "until": time,
-            "source": {**line, "description": "the source of its figures, a line of text"},
+            "source": {
+                **line,
+                "minLength": 1,
+                "description": "the source of its figures is a line of text, or left out: assumed",
+            },
         },
         "required": ["what"],
         "dependentRequired": {"run": ["of"], "of": ["run"]},
