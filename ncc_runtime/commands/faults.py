@@ -10,6 +10,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    exec_timeout_option,
     fault_options,
     files_of,
     loaded,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 @program_argument
 @place_options
 @fault_options
+@exec_timeout_option
 @click.option(
     "--all",
     "class_name",

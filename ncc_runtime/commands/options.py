@@ -317,10 +317,7 @@ def place_of(place: PlaceWords) -> "PlaceOptions":
 
 
 def fault_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say what goes wrong during a run, and when hosts give up.
-
-    Passed on as `faults`, a list or empty, and `exec_timeout`.
-    """
+    """The options that say what goes wrong during a run, passed on as `faults`, a list or empty."""
 
     @click.option(
         "--fault",
@@ -332,12 +329,6 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option(
         "--faults", "fault_file", metavar="FILE.toml", type=click.Path(), help="The same as a file."
-    )
-    @click.option(
-        "--exec-timeout",
-        metavar="SECONDS",
-        type=float,
-        help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
     )
     @functools.wraps(command)
     def collecting(
@@ -356,6 +347,14 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
         command(*positional, faults=faults, **rest)
 
     return collecting
+
+
+exec_timeout_option = click.option(
+    "--exec-timeout",
+    metavar="SECONDS",
+    type=float,
+    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
+)
 
 
 def known_placement(word: str) -> None:

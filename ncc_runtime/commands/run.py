@@ -12,6 +12,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    exec_timeout_option,
     fault_options,
     files_of,
     loaded,
@@ -118,14 +119,8 @@ if TYPE_CHECKING:
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
 @fault_options
-@click.option(
-    "--fault-seed",
-    metavar="N",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Of what faults draw.",
-)
+@click.option("--fault-seed", metavar="N", type=click.IntRange(0), help="Of what faults draw [0].")
+@exec_timeout_option
 @step_options
 @replying
 def run(
@@ -148,9 +143,17 @@ def run(
     if words["faults"]:
         for option in ("no_clock", "checked", "shuffle"):
             if words[option]:
-                raise click.UsageError(f"--{option.replace('_', '-')} does not go with faults")
+                raise click.UsageError(
+                    f"--{option.replace('_', '-')} goes with no --fault or --faults; leave it out"
+                )
         if steps.steps is not None:
-            raise click.UsageError("faults happen in one run; of a job --fail says what dies")
+            raise click.UsageError(
+                "--fault and --faults disturb one run; leave out --steps, or say with --fail what "
+                "dies for good during the steps"
+            )
+    for option in ("fault_seed", "exec_timeout"):
+        if words[option] is not None and not words["faults"]:
+            raise click.UsageError(f"--{option.replace('_', '-')} goes with --fault or --faults")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
@@ -175,7 +178,7 @@ def run(
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
         faults=faults,
-        fault_seed=words["fault_seed"],
+        fault_seed=words["fault_seed"] or 0,
         exec_timeout_s=words["exec_timeout"],
     )
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.clock.clock import Halted
 from ncc_runtime.execution.scheduler import Stuck
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.blame import Disturbing
@@ -16,7 +17,7 @@ MOST_STALLED = 64
 
 
 def fault_marks(
-    trace: Trace, faults: Sequence[Disturbing], stalled: Sequence[Stuck] = ()
+    trace: Trace, faults: Sequence[Disturbing], stalled: Sequence[Stuck | Halted] = ()
 ) -> list[Mark]:
     """A track for each fault, with when it was there; and one for each row that never ran.
 
@@ -34,8 +35,8 @@ def fault_marks(
         for low, high in _intervals(_spans(ordered, fault), until_ps)
     ]
     executable = trace.executable
-    waits: list[tuple[int, Stuck]] = []
-    for one in stalled:
+    waits: list[tuple[int, Stuck | Halted]] = []
+    for one in {(one.queue, one.rank): one for one in stalled}.values():
         events = ordered.of(one.queue, one.rank)
         waits.append((int(trace.end_ps[events[-1]]) if len(events) else 0, one))
     for since_ps, one in sorted(waits, key=lambda wait: wait[0])[:MOST_STALLED]:

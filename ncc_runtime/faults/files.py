@@ -12,6 +12,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def read_faults(path: str | os.PathLike[str]) -> tuple[Fault, ...]:
         return tuple(_fault(file, number, row) for number, row in enumerate(rows))
     except TopologyError as error:
         raise InputError(str(error)) from error
+
+
+def as_faults(given: object) -> list[Fault]:
+    """The faults of a text, a `Fault`, the path of a file, or a sequence of these; InputError."""
+    if isinstance(given, Fault):
+        return [given]
+    if isinstance(given, str):
+        return [parse(given)]
+    if isinstance(given, os.PathLike):
+        return list(read_faults(given))
+    if isinstance(given, Sequence):
+        return [fault for each in given for fault in as_faults(each)]
+    raise InputError(
+        f"faults are texts such as 'rank 3 dead', Faults, or pathlib.Paths of files, not {given!r}"
+    )
 
 
 def _fault(file: TomlFile, number: int, row: dict[str, Any]) -> Fault:

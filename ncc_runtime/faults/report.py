@@ -57,7 +57,7 @@ class FaultReport:
         timed = self.outcome.timed
         if timed is None:
             return None
-        return timed.trace, fault_marks(timed.trace, self.faults, timed.stuck)
+        return timed.trace, fault_marks(timed.trace, self.faults, (*timed.halted, *timed.stuck))
 
     def refusal(self) -> str:
         """In one line, why the run does not come to its end."""
@@ -136,10 +136,10 @@ def difference_text(each: OutputDifference) -> str:
     """`out0 on ranks 0-3: 12 of 64 elements, by up to 0.5 (1e-3 of the value)`."""
     plural = "s" * (len(each.ranks) > 1)
     nans = f", {each.nans} of them NaN" if each.nans else ""
+    most = f", by up to {each.largest:.6g} ({each.relative:.3g} of the value)"
     return (
         f"  out{each.output} on rank{plural} {ranks_text(each.ranks)}: {each.elements} of "
-        f"{each.of} elements{nans}, by up to {each.largest:.6g} "
-        f"({each.relative:.3g} of the value)"
+        f"{each.of} elements{nans}{most * (each.nans < each.elements)}"
     )
 
 

@@ -134,9 +134,7 @@ def _refusal(line: str, error: "lark.exceptions.UnexpectedInput") -> InputError:
     hint = f"; did you mean {near[0]}?" if near else f", {_EXAMPLE}"
     what = f"{found!r}" if found else "the end"
     ones = " or ".join([", ".join(expected[:-1]), expected[-1]] if expected[1:] else expected)
-    return InputError(
-        f"no fault: column {at + 1}, at {what}: expected {ones}{hint}\n  {line}\n  {' ' * at}^"
-    )
+    return InputError(f"{line!r} is no fault: column {at + 1}, at {what}: expected {ones}{hint}")
 
 
 def _fault(tree: "lark.Tree[lark.Token]") -> Fault:

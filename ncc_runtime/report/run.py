@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, StallError
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.capacity import rank_capacity
@@ -89,8 +89,10 @@ class Run:
 
         Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
         that of the lowest; an array of which the file does not say how it lies on the ranks stays
-        [ranks, *shape].
+        [ranks, *shape]. StallError if faults keep the run from its end.
         """
+        if self.faults is not None and not self.faults.is_complete:
+            raise StallError(self.faults.refusal())
         return None if self.assemble is None else self.assemble(self.outputs)
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ def test_times_have_keys_of_their_own(tmp_path: Path) -> None:
 FAULT = '[[fault]]\nwhat = "rank 3 dead"\n'
 
 MISTAKES = {
-    '[[fault]]\nwhat = "rank 3 daed"\n': (2, 8, "did you mean dead?\n  rank 3 daed\n         ^"),
+    '[[fault]]\nwhat = "rank 3 daed"\n': (2, 8, "'rank 3 daed' is no fault: column 8, at 'daed'"),
     '\r\n[[fault]]\r\nwhat = "rank 3 daed"\r\n': (3, 8, "did you mean dead?"),
     '\ufeff[[fault]]\nwhat = ""\n': (2, 8, "at the end: expected adapter, at, bit"),
     '[[fault]]\nwhat = "rank 3\\ndead"\n': (2, 8, "'rank 3\\ndead' is not a fault such as"),
@@ -89,13 +89,7 @@ def test_a_mistake_is_told_with_its_place(text: str, tmp_path: Path) -> None:
     message = str(raised.value)
     assert message.startswith(f"{path}:{line}:{column}: ")
     assert said in message
-    assert is_one_message(message)
-
-
-def is_one_message(text: str) -> bool:
-    """One line; below it, if anything, the text of the fault and a caret."""
-    first, *below = text.split("\n")
-    return len(first) < 400 and (not below or (len(below) == 2 and below[1].strip() == "^"))
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -144,4 +138,4 @@ def test_damaged_files_are_refused_in_one_message_or_read(tmp_path: Path) -> Non
         with pytest.raises(InputError) as raised:
             read_faults(path)
         assert str(raised.value).startswith(f"{path}:")
-        assert is_one_message(str(raised.value))
+        assert "\n" not in str(raised.value)
