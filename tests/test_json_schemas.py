@@ -106,8 +106,15 @@ SUCCESSES = [
     ("nccrt-run", "{0}/mlp.neff --seed 0 --steps 4 --feed out1=arg0 --draw arg2"),
     ("nccrt-run", "{0}/mlp.neff --no-values --steps 4 --feed out1=arg0 --checkpoint-every 2"),
     ("nccrt-run", '{0}/mlp.neff --no-values --fault "rank 3 late by 9us" --down c0-c1'),
-    ("nccrt-faults", '{0}/mlp.neff --fault "rank 3 dead" --exec-timeout 2'),
-    ("nccrt-faults", '{0}/mlp.neff --fault "rank * slow by uniform(1, 2)" --runs 3'),
+    ("nccrt-faults", '{0}/mlp.neff --fault "rank 3 dead" --exec-timeout 2 --heartbeat 9us'),
+    (
+        "nccrt-faults",
+        '{0}/mlp.neff --fault "bit 3 of transfer 0 of cc0.dma0 on rank 0 flips" --checksum dma',
+    ),
+    (
+        "nccrt-faults",
+        '{0}/mlp.neff --fault "rank * slow by uniform(1, 2)" --runs 3 --heartbeat 9us',
+    ),
     ("nccrt-faults", "{0}/mlp.neff --faults {0}/late.toml --runs 2 --outcomes"),
     ("nccrt-faults", "{0}/mlp.neff --all rank.late --runs 2"),
     ("nccrt-goodput", "--step-time 1s --checkpoint-time 9s --mtbf 9h --runs 99 --every 9,99999"),

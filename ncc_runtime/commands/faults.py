@@ -19,12 +19,31 @@ from ncc_runtime.commands.options import (
     program_argument,
     size,
 )
+from ncc_runtime.commands.steps import duration
 from ncc_runtime.errors import InputError
 
 if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.faults.outcome import Laboratory
     from ncc_runtime.faults.single_faults import FaultClass
+    from ncc_runtime.faults.watchdog import Heartbeat
+
+
+def _period_and_misses(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> tuple[float, int] | None:
+    """`10us` or `10us,5`: seconds, and so many beats in a row that must be missing."""
+    if text is None:
+        return None
+    period, comma, misses = text.partition(",")
+    if comma and not (
+        misses.isascii() and misses.isdigit() and 0 < len(misses) < 6 and int(misses)
+    ):
+        raise click.BadParameter(f"{misses!r} is no number of beats from 1 to 99999")
+    seconds = duration(context, parameter, period)
+    if not seconds or seconds > 10**6:
+        raise click.BadParameter(f"{period} is no period of more than 0 and at most 1000000s")
+    return seconds, int(misses or 3)
 
 
 @click.command(
@@ -50,7 +69,7 @@ if TYPE_CHECKING:
     metavar="N",
     type=click.IntRange(1),
     help="With --all: try N faults, drawn from the seed [all, of bits 200]. With --fault: "
-    "times of N runs, with seeds from --seed on.",
+    "times of N runs, with seeds from --seed on, and with --exec-timeout how many take longer.",
 )
 @click.option(
     "--seed",
@@ -71,6 +90,19 @@ if TYPE_CHECKING:
     type=click.Path(),
     callback=plot_file,
     help="With --fault and --runs: draw the times of the runs, and who was the slowest.",
+)
+@click.option(
+    "--heartbeat",
+    metavar="PERIOD[,N]",
+    callback=_period_and_misses,
+    help="With --fault: when ranks would miss N [3] beats in a row of the one before, and what "
+    "beats cost. With --runs: how often they do though the run ends.",
+)
+@click.option(
+    "--checksum",
+    type=click.Choice(["dma", "gpsimd"]),
+    help="With --fault: whether sums of transfers, by DMA engines or GpSimd, find flipped bits, "
+    "and what they cost.",
 )
 @click.option("--inputs", type=click.Path(), help="As those of `nccrt run`.")
 @click.option(
@@ -96,8 +128,11 @@ def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any
     for option in ("outcomes", "plot"):
         if words[option] and not is_seeded:
             raise click.UsageError(f"--{option} goes with --fault and --runs")
-    if words["exec_timeout"] is not None and (is_seeded or not given_faults):
-        raise click.UsageError("--exec-timeout goes with --fault, without --runs")
+    for option in ("exec_timeout", "heartbeat", "checksum"):
+        if words[option] is not None and not given_faults:
+            raise click.UsageError(f"--{option.replace('_', '-')} goes with --fault or --faults")
+    if words["checksum"] and is_seeded:
+        raise click.UsageError("--checksum goes with --fault, without --runs")
     try:
         kind = class_named(words["class_name"]) if words["class_name"] else None
     except InputError as error:
@@ -126,6 +161,15 @@ def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any
     reply.warn(model.warnings)
 
 
+def _heartbeat(words: Mapping[str, Any]) -> "Heartbeat | None":
+    from ncc_runtime.faults.watchdog import Heartbeat
+
+    if words["heartbeat"] is None:
+        return None
+    period, misses = words["heartbeat"]
+    return Heartbeat(max(1, round(period * 1e12)), misses)
+
+
 Answer = tuple[Mapping[str, Any], str]
 """Keys of the object beside those of the place, and the text."""
 
@@ -145,23 +189,39 @@ def _tried(
 def _reported(laboratory: "Laboratory", words: Mapping[str, Any], heading: str) -> Answer:
     """Faults in one run."""
     from ncc_runtime.faults.report import reported
-    from ncc_runtime.faults.watchdog import exec_timeout_ps
+    from ncc_runtime.faults.watchdog import Summing, exec_timeout_ps
 
-    timeout_ps = exec_timeout_ps(words["exec_timeout"])
-    found = reported(laboratory, words["faults"], words["seed"], timeout_ps)
+    found = reported(
+        laboratory,
+        words["faults"],
+        words["seed"],
+        exec_timeout_ps(words["exec_timeout"]),
+        beat=_heartbeat(words),
+        summing=Summing(words["checksum"]) if words["checksum"] else None,
+    )
     return {"fault_report": found.as_json()}, "\n".join([heading, *found.lines()])
 
 
 def _seeded(laboratory: "Laboratory", words: Mapping[str, Any], heading: str) -> Answer:
     """Faults in a run for each of many seeds."""
-    from ncc_runtime.faults import campaign, seeds
+    from ncc_runtime.faults import campaign, detectors, seeds
     from ncc_runtime.faults.single_faults import given
+    from ncc_runtime.faults.watchdog import exec_timeout_ps
     from ncc_runtime.neff.whole_file import write_whole
 
+    seconds, beat = words["exec_timeout"], _heartbeat(words)
+    timeout_ps = None if seconds is None else exec_timeout_ps(seconds)
     numbers = range(words["seed"], words["seed"] + words["runs"])
     found = seeds.seeded(laboratory.clock, words["faults"], numbers)
-    fields = {"seeds": seeds.as_json(found)}
+    alarms = detectors.false_alarms_of_seeds(
+        laboratory.clock, words["faults"], found, timeout_ps, beat
+    )
+    fields = {
+        "seeds": seeds.as_json(found),
+        "false_alarms": [each.as_json() for each in alarms],
+    }
     lines = [heading, *map(str, words["faults"]), *seeds.lines(found)]
+    lines += [each.line() for each in alarms]
     if words["plot"]:
         write_whole(words["plot"], seeds.plotted(found, heading, words["plot"]))
     if words["outcomes"]:

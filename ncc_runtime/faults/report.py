@@ -11,11 +11,17 @@ from ncc_runtime.execution.clock.event_log import MOST_EVENTS
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults import blame_report
 from ncc_runtime.faults.blame import Blame, blamed
+from ncc_runtime.faults.detectors import (
+    ChecksumReport,
+    HeartbeatReport,
+    checksum_report,
+    heartbeat_report,
+)
 from ncc_runtime.faults.fault import Fault
 from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
-from ncc_runtime.faults.watchdog import StallReport, stall_report
+from ncc_runtime.faults.watchdog import Heartbeat, StallReport, Summing, stall_report
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.timeline.marks import Mark
 
@@ -33,6 +39,7 @@ class FaultReport:
     - `blame`: who lost time, and by which fault; None for a run without an end, and where values
       that are wrong decided control flow, so that other rows ran
     - `stall`: what every rank waits for, the culprit, and who notices when; None without a stall
+    - `heartbeat`, `checksum`: what these would find and cost; None if not asked, or without an end
     """
 
     faults: tuple[ResolvedFault, ...]
@@ -42,6 +49,8 @@ class FaultReport:
     blame: Blame | None = None
     stall: StallReport | None = None
     has_values: bool = True
+    heartbeat: HeartbeatReport | None = None
+    checksum: ChecksumReport | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -84,6 +93,9 @@ class FaultReport:
             yield from blame_report.lines(self.blame)
         if self.stall is not None:
             yield from self.stall.as_text().splitlines()
+        for detector in (self.heartbeat, self.checksum):
+            if detector is not None:
+                yield from detector.lines()
 
     def _outcome(self) -> str:
         outcome = self.outcome
@@ -124,6 +136,8 @@ class FaultReport:
             ],
             "blame": None if self.blame is None else blame_report.as_json(self.blame),
             "stall": None if self.stall is None else self.stall.as_json(),
+            "heartbeat": None if self.heartbeat is None else self.heartbeat.as_json(),
+            "checksum": None if self.checksum is None else self.checksum.as_json(),
         }
 
 
@@ -150,8 +164,13 @@ def reported(
     timeout_ps: int,
     *,
     values: bool = True,
+    beat: Heartbeat | None = None,
+    summing: Summing | None = None,
 ) -> FaultReport:
-    """Run with faults. InputError for what is not there, or cannot be seen without values."""
+    """Run with faults, and with heartbeats and checksums of transfers beside them if given.
+
+    InputError for what is not there, or cannot be seen without values.
+    """
     if not values:
         unseen = next((fault for fault in faults if fault.kind.is_of_data), None)
         if unseen is not None:
@@ -169,15 +188,38 @@ def reported(
     if outcome.timed is None:
         return FaultReport(found, seed, undisturbed_ps, outcome, has_values=values)
     trace = outcome.timed.trace
+    stalls = outcome.effect is Effect.STALL
     stall: StallReport | None = None
-    if outcome.effect is Effect.STALL:
-        begins = [ps for fault in found if (ps := began_ps(trace, fault)) is not None]
+    begins = [ps for fault in found if (ps := began_ps(trace, fault)) is not None]
+    fault_ps = min(begins, default=None)
+    if stalls:
         stall = stall_report(
             outcome.timed,
             timeout_ps,
-            fault_ps=min(begins, default=None),
+            fault_ps=fault_ps,
             late_start_ps=disturbance.late_start_ps,
         )
-    has_same_rows = outcome.effect is Effect.STALL or len(trace) == len(laboratory.trace)
+    has_same_rows = stalls or len(trace) == len(laboratory.trace)
     losses = blamed(clock, laboratory.trace, trace, found) if has_same_rows else None
-    return FaultReport(found, seed, undisturbed_ps, outcome, losses, stall, values)
+    beats: HeartbeatReport | None = None
+    if beat is not None:
+        beats = heartbeat_report(
+            clock,
+            beat,
+            laboratory.trace,
+            found,
+            fault_ps=fault_ps,
+            end_ps=None if stalls else trace.time_ps,
+            until_ps=timeout_ps,
+        )
+    return FaultReport(
+        found,
+        seed,
+        undisturbed_ps,
+        outcome,
+        losses,
+        stall,
+        values,
+        beats,
+        None if summing is None else checksum_report(clock, summing, laboratory.trace, found),
+    )

@@ -77,6 +77,13 @@ def test_the_command_prints_the_table_and_json(program: str, capsys) -> None:
         (["--all", "rank.dead", "--plot", "a.svg"], 2, "--plot goes with --fault and --runs"),
         (["--fault", "rank 3 dead", "--outcomes"], 2, "--outcomes goes with --fault and --runs"),
         (["--all", "rank.dead", "--exec-timeout", "2"], 2, "--exec-timeout goes with --fault"),
+        (["--all", "rank.dead", "--heartbeat", "9us"], 2, "--heartbeat goes with --fault"),
+        (["--all", "rank.dead", "--checksum", "dma"], 2, "--checksum goes with --fault"),
+        (["--fault", "rank 3 dead", "--runs", "2", "--checksum", "dma"], 2, "without --runs"),
+        (["--fault", "rank 3 dead", "--heartbeat", "0us"], 2, "no period of more than 0"),
+        (["--fault", "rank 3 dead", "--heartbeat", "soon"], 2, "'soon' is not a time such as"),
+        (["--fault", "rank 3 dead", "--heartbeat", "9us,0"], 2, "'0' is no number of beats"),
+        (["--fault", "rank 3 dead", "--heartbeat", "0.1us"], 1, "take a longer period than 0.1"),
         (["--fault", "rank 3 dead", "--exec-timeout", "0"], 1, "--exec-timeout is 0 s; it must be"),
     ],
 )
