@@ -140,13 +140,13 @@ def _names_it(graph: WaitGraph, fault: SingleFault) -> bool:
 # ---- the table
 
 
-def as_text(campaign: Campaign, heading: str) -> str:
+def as_text(campaign: Campaign, heading: str = "") -> str:
     """Counts by effect, then the rows."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
     drawn = f", {campaign.tried} of them drawn" * (campaign.tried < campaign.there_are)
     for line in (
-        heading,
+        *([heading] if heading else []),
         f"{campaign.kind.name}: {campaign.kind.what}",
         f"{campaign.there_are} faults{drawn}, each in a run of its own",
         f"undisturbed: {campaign.undisturbed_ps / 1e6:.3f} us",

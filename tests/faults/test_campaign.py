@@ -59,17 +59,32 @@ def test_the_command_prints_the_table_and_json(program: str, capsys) -> None:
     assert "a culprit is where the fault is in 12" in text
     assert main(["faults", program, "--fault", "at 30us: rank 3 dead", "--json"]) == 0
     fields = json.loads(capsys.readouterr().out)
-    assert fields["outcomes"]["stall"] == 1
-    assert "rank 3" in fields["rows"][0]["what"]
+    report = fields["fault_report"]
+    assert report["outcome"] == "stall"
+    assert "rank 3" in {
+        one["name"] for each in report["stall"]["culprits"] for one in each["suspects"]
+    }
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ([], 2, "give --fault SPEC, or --all CLASS"),
+        ([], 2, "give --fault TEXT or --faults FILE.toml, or --all CLASS"),
         (["--all", "dma.list"], 2, "no class of faults is called 'dma.list'"),
-        (["--fault", "rank 3 daed"], 1, "did you mean dead?"),
+        (["--fault", "rank 3 daed"], 2, "did you mean dead?"),
         (["--fault", "rank 99 dead"], 1, "rank"),
+        (["--fault", "rank 3 dead", "--all", "rank.dead"], 2, "give --fault TEXT"),
+        (["--all", "rank.dead", "--plot", "a.svg"], 2, "--plot goes with --fault and --runs"),
+        (["--fault", "rank 3 dead", "--outcomes"], 2, "--outcomes goes with --fault and --runs"),
+        (["--all", "rank.dead", "--exec-timeout", "2"], 2, "--exec-timeout goes with --fault"),
+        (["--all", "rank.dead", "--heartbeat", "9us"], 2, "--heartbeat goes with --fault"),
+        (["--all", "rank.dead", "--checksum", "dma"], 2, "--checksum goes with --fault"),
+        (["--fault", "rank 3 dead", "--runs", "2", "--checksum", "dma"], 2, "without --runs"),
+        (["--fault", "rank 3 dead", "--heartbeat", "0us"], 2, "no period of more than 0"),
+        (["--fault", "rank 3 dead", "--heartbeat", "soon"], 2, "'soon' is not a time such as"),
+        (["--fault", "rank 3 dead", "--heartbeat", "9us,0"], 2, "'0' is no number of beats"),
+        (["--fault", "rank 3 dead", "--heartbeat", "0.1us"], 1, "take a longer period than 0.1"),
+        (["--fault", "rank 3 dead", "--exec-timeout", "0"], 1, "--exec-timeout is 0 s; it must be"),
     ],
 )
 def test_what_is_no_fault_is_refused(
