@@ -33,7 +33,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
-from ncc_runtime.faults.waits import WaitGraph, stalled_run, wait_graph
+from ncc_runtime.faults.waits import StallTables, WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.counters import Edges, on_rank
 
@@ -122,6 +122,10 @@ class Laboratory:
     def _edges(self) -> Edges:
         return Edges(self.executable)
 
+    @cached_property
+    def _stall_tables(self) -> StallTables:
+        return StallTables(self.executable)
+
     @property
     def undisturbed(self) -> "_Undisturbed":
         """The values of a run without faults."""
@@ -166,7 +170,8 @@ class Laboratory:
         """Who waits for whom in a run that stalled, and the culprits."""
         timed = outcome.timed
         assert timed is not None, "it has no end"
-        return wait_graph(stalled_run(timed.trace, timed.stuck, timed.held, timed.halted))
+        run = stalled_run(timed.trace, timed.stuck, timed.held, timed.halted, self._stall_tables)
+        return wait_graph(run)
 
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.
