@@ -91,11 +91,14 @@ class Laboratory:
         *,
         is_proved: bool = True,
         clock: Clock | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
 
-        A clock is given where control flow is decided otherwise than by these inputs.
+        A clock is given where control flow is decided otherwise than by these inputs. Runs side by
+        side may take `memory_bytes` of this host; None: 80 % of what is free.
         """
+        self.memory_bytes = memory_bytes
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
@@ -132,6 +135,11 @@ class Laboratory:
         if self._undisturbed is None:
             self._undisturbed = _undisturbed(self._loaded_devices())
         return self._undisturbed
+
+    def may_play_values(self, disturbance: Disturbance) -> bool:
+        """Whether what a disturbance does may not follow from times and proofs alone."""
+        doubles = any(fault.completions > 1 for fault in disturbance.transfers)
+        return doubles or _flips_bits(disturbance) or not self._is_proved
 
     def outcome(self, disturbance: Disturbance) -> FaultOutcome:
         """What a run comes to that is disturbed so."""
