@@ -504,7 +504,12 @@ class Model:
             check_budget(self.executable, options)
             return bound_inputs(program, given, seed, self._drawn_counts)
 
-        return Laboratory(self.executable, bound, is_proved=options.verify)
+        return Laboratory(
+            self.executable,
+            bound,
+            is_proved=options.verify,
+            memory_bytes=options.memory_bytes,
+        )
 
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
         return result(self.signature, self.executable.program, outputs)

@@ -23,12 +23,13 @@ def found(
     ranks: int,
     name: str,
     most: int | None = None,
+    processes: int | None = None,
 ) -> Campaign:
     nodes = 2 if algorithm.startswith("hier") else None
     executable = collective(op, algorithm, ranks, 64, nodes=nodes)
     lab = Laboratory(executable, lambda: bound_inputs(executable.program, {}, 0))
     kind = class_named(name)
-    return campaign(lab, kind, *faults_of(kind, lab, most, 0))
+    return campaign(lab, kind, *faults_of(kind, lab, most, 0), processes)
 
 
 @pytest.mark.parametrize("name", [kind.name for kind in CLASSES])
@@ -40,9 +41,14 @@ def test_every_class_has_an_outcome_for_each_fault(name: str) -> None:
             assert row.named == row.faults
 
 
-def test_a_campaign_is_the_same_each_time() -> None:
-    rows = [found(CollectiveOp.ALL_REDUCE, "ring", 4, "bit.transfer", 20).rows for _ in range(2)]
-    assert [attrs.asdict(row) for row in rows[0]] == [attrs.asdict(row) for row in rows[1]]
+@pytest.mark.parametrize("name", ["bit.transfer", "dma.lost"])
+def test_a_campaign_is_the_same_each_time_and_with_any_number_of_processes(name: str) -> None:
+    first, *others = (
+        found(CollectiveOp.ALL_REDUCE, "ring", 4, name, 50, processes).rows
+        for processes in (None, 1, 3)
+    )
+    for rows in others:
+        assert [attrs.asdict(row) for row in rows] == [attrs.asdict(row) for row in first]
 
 
 @pytest.fixture
