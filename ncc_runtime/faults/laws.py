@@ -43,14 +43,3 @@ class Draws:
             Law.PARETO: lambda: a * share ** (-1 / b),
         }
         return np.maximum(drawn[self.law](), self.least)
-
-    @property
-    def growth(self) -> str:
-        """How the expected maximum grows with n, at large n."""
-        return {
-            Law.UNIFORM: "to its upper end, as 1 - 1/(n + 1)",
-            Law.EXPONENTIAL: "as ln n",
-            Law.NORMAL: "as sqrt(2 ln n)",
-            Law.LOGNORMAL: "as exp(sigma sqrt(2 ln n))",
-            Law.PARETO: "as n^(1/shape)",
-        }[self.law]

@@ -17,8 +17,9 @@ import numpy as np
 
 from ncc_runtime.errors import InputError
 
-MOST_ATTEMPTS = 10_000
-"""Where an interval takes more attempts than this on average, it is not simulated."""
+MOST_ATTEMPTS = 1_000
+"""Where an interval takes more attempts than this on average, at its work or at coming back, it is
+not simulated."""
 
 
 @attrs.frozen
@@ -111,7 +112,8 @@ def simulated(
 ) -> tuple[float, float] | None:
     """Goodput and its standard error of so many intervals that are played; None: hopeless."""
     needed = interval_s + model.checkpoint_s
-    if needed > math.log(MOST_ATTEMPTS) * model.mtbf_s:
+    # e^(needed/M) attempts at the work, and after each that fails e^(down/M) at coming back
+    if needed + model.down_s > math.log(MOST_ATTEMPTS) * model.mtbf_s:
         return None
     time: np.ndarray = np.zeros(runs)
     working = np.arange(runs)

@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.array_files import StoredArray
+from ncc_runtime.collectives.choose import shows_order
 from ncc_runtime.errors import InputError, NccError, PlacementError, TopologyError
 from ncc_runtime.inputs import check_type, checked_input, parameter_text, uncut
 from ncc_runtime.lowering.executable import DmaQueue, Executable
@@ -77,9 +78,9 @@ _FAULT = re.compile(
 
 @attrs.frozen
 class ChangedCollective:
-    """A collective that may add up in another order after a recovery, so that bits may differ."""
+    """A collective that may reduce in another order after a recovery, so that bits may differ."""
 
-    name: str
+    name: str  # or that of a program for fewer ranks, which takes the place of all
     change: str  # `ring → mesh`, or what else differs
 
 
@@ -232,29 +233,28 @@ _WAYS = {OnFault.SPARE: _on_spare, OnFault.REROUTE: _rerouted, OnFault.SHRINK: _
 
 
 def changed_collectives(before: Executable, after: Executable) -> Iterator[ChangedCollective]:
-    """The collectives that add up floats in another way, or perhaps do.
+    """The collectives that may reduce in another order, so that bits may differ.
 
-    What a collective adds, and in which order, is decided by its transfers: where these are the
+    What a collective joins, and in which order, is decided by its transfers: where these are the
     same, rank by rank and address by address, the arithmetic is. Where they are not, the order may
-    still be the same; that is not looked into.
+    still be the same; that is not looked into. A program for fewer ranks computes something else
+    whatever its collectives do, and is named itself.
     """
-    same_ranks = before.ranks == after.ranks
-    pairs = zip(before.program.placeholders, after.program.placeholders, strict=False)
-    for number, (placeholder, other) in enumerate(pairs):
-        if placeholder.reduction is None or not placeholder.dtype.is_float:
-            continue  # copies and whole numbers come out the same in any order
-        name = placeholder.name or f"p{number}"
+    if before.program is not after.program:
+        change = f"for {after.ranks} ranks instead of {before.ranks}"
+        yield ChangedCollective(after.program.name, change)
+        return
+    for number, placeholder in enumerate(before.program.placeholders):
+        if not shows_order(placeholder):
+            continue
         algorithms = [each.lowered[number].name for each in (before, after)]
-        if not same_ranks or placeholder.groups != other.groups:
-            sizes = [len(each.groups[0]) for each in (placeholder, other)]
-            change = f"over {sizes[1]} ranks instead of {sizes[0]}"
-        elif algorithms[0] != algorithms[1]:
+        if algorithms[0] != algorithms[1]:
             change = f"{algorithms[0]} → {algorithms[1]}"
         elif _transfers(before, number) != _transfers(after, number):
             change = f"{algorithms[1]}, with other transfers"
         else:
             continue
-        yield ChangedCollective(name, change)
+        yield ChangedCollective(placeholder.name or f"p{number}", change)
 
 
 def _transfers(executable: Executable, placeholder: int) -> dict[str, list[bytes]]:

@@ -121,6 +121,25 @@ def test_groups_of_several_sizes_are_scaled_each_by_its_own() -> None:
     np.testing.assert_allclose(outputs[0][1], w[1] - g[1], rtol=1e-6)
 
 
+def test_a_group_of_which_nobody_takes_part_adds_nothing() -> None:
+    w, g, loss = given()
+    outputs = reference_outputs(partial(step_module(PAIRS), DROP), [w, g, loss, flags(0, 2)])
+    np.testing.assert_allclose(outputs[0][[0, 2]], w[[0, 2]] - (g[0] + g[2]), rtol=1e-6)
+    assert_same_bits([outputs[0][[1, 3]]], [w[[1, 3]]])
+    assert not outputs[1][[1, 3]].any()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f64"])
+def test_what_takes_part_is_scaled_as_exactly_as_its_type_can_hold(dtype: str) -> None:
+    module = step_module(dtype=dtype)
+    numpy_type = module.entry_computation.nodes[0].array.dtype.numpy.type
+    w, g, loss = np.zeros((RANKS, 6)), np.full((RANKS, 6), 100.0), np.zeros(RANKS)
+    inputs = [array.astype(numpy_type) for array in (w, g, loss)]
+    outputs = reference_outputs(partial(module, DROP), [*inputs, flags(0, 1, 3)])
+    # 4/3 is no number of any of these types, 3 times 100 times 4/3 is
+    assert_same_bits([outputs[0]], [np.full((RANKS, 6), -400.0, numpy_type)])
+
+
 def test_a_gradient_that_is_not_a_number_is_dropped_too() -> None:
     w, g, loss = given()
     g[2], loss[2] = np.nan, np.nan

@@ -75,6 +75,13 @@ def test_what_never_comes_back_is_refused() -> None:
     assert simulated(FailureModel(1.0, 0, 0, 5.0), 500.0, 9, np.random.default_rng(0)) is None
 
 
+def test_what_hardly_comes_back_is_not_played() -> None:
+    """Each alone takes some hundred attempts, one after the other too many."""
+    model = FailureModel(1.0, 25.0, 0.0, 5.0)
+    assert simulated(model, 25.0, 9, np.random.default_rng(0)) is None
+    assert math.isfinite(model.expected_s(25.0))
+
+
 COMMAND = ["goodput", "--step-time", "1.2s", "--checkpoint-time", "40s", "--mtbf", "50000h"]
 
 

@@ -13,7 +13,7 @@ import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, PlacementError
 from ncc_runtime.jobs.job import JobOptions, JobResult, RunningJob
-from ncc_runtime.jobs.recovery import JobFault, OnFault, with_spares
+from ncc_runtime.jobs.recovery import JobFault, OnFault, changed_collectives, with_spares
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import Placement, place
@@ -135,7 +135,7 @@ def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
     (recovery,) = result.recoveries
     assert recovery.what.startswith("three for 3 ranks instead of 4")
     assert [(each.name, each.change) for each in recovery.changed] == [
-        ("s", "over 3 ranks instead of 4")
+        ("three", "for 3 ranks instead of 4")
     ]
     # the same by hand: six steps of four ranks, then three of three
     model = ncc_runtime.load(train(), "trn2.48xlarge", lnc=1, algorithms={"all-reduce": "ring"})
@@ -145,6 +145,52 @@ def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
     runs = three.run_steps(3, fed, first=6, batches={"arg2": batches(5)[:, :3]})
     *_, end = runs
     assert outputs(result) == [array.tobytes() for array in end.outputs]
+
+
+def test_a_smaller_program_is_never_said_to_give_the_same_bits() -> None:
+    """Also where none of its collectives reduces: what each rank gathers is less."""
+    programs = []
+    for ranks in (4, 3):
+        text = f"""
+        HloModule gathers, replica_count={ranks}, input_output_alias={{ {{0}}: (0, {{}}) }}
+        sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT total = f32[] add(a, b) }}
+        ENTRY step {{
+          w = f32[8] parameter(0)
+          x = f32[1,8] parameter(1)
+          all = f32[{ranks},8] all-gather(x), replica_groups={{}}, dimensions={{0}}
+          zero = f32[] constant(0)
+          total = f32[8] reduce(all, zero), dimensions={{0}}, to_apply=sum
+          new = f32[8] add(w, total)
+          ROOT out = (f32[8]) tuple(new)
+        }}"""
+        programs.append(ncc_compiler.compile_text(text).program)
+
+    def load(program: Program, placement: Placement) -> Model:
+        return load_on(program, placement, LoadOptions())
+
+    model = load(programs[0], place(build("trn2.48xlarge"), 4))
+    options = JobOptions(3, 1, faults("at step 1: rank 1 dead"), on_fault=(OnFault.SHRINK,))
+    given = {"arg0": np.zeros(8, np.float32), "arg1": np.ones((1, 8), np.float32)}
+    result = RunningJob(model, load, options, given, smaller=programs[1:]).run()
+    (recovery,) = result.recoveries
+    assert not recovery.is_same_arithmetic
+    assert [each.change for each in recovery.changed] == ["for 3 ranks instead of 4"]
+    assert result.last is not None
+    assert result.last.outputs[0][0].tolist() == [4.0 + 2 * 3.0] * 8
+
+
+@pytest.mark.parametrize(("dtype", "names"), [("c64", ["total"]), ("s32", [])])
+def test_sums_that_round_depend_on_the_algorithm(dtype: str, names: list[str]) -> None:
+    program = ncc_compiler.compile_text(f"""HloModule sums, replica_count=8
+    sum {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT c = {dtype}[] add(a, b) }}
+    ENTRY step {{ x = {dtype}[64] parameter(0)
+      ROOT total = {dtype}[64] all-reduce(x), replica_groups={{}}, to_apply=sum }}""").program
+    one, two = (
+        load_on(program, place(build("trn2.48xlarge"), 8), LoadOptions({"all-reduce": name}))
+        for name in ("ring", "rdh")
+    )
+    assert [each.name for each in changed_collectives(one.executable, two.executable)] == names
+    assert not list(changed_collectives(one.executable, one.executable))
 
 
 def test_state_that_differs_between_ranks_is_given_to_no_smaller_program() -> None:
