@@ -112,7 +112,13 @@ class Touched:
     """What one fault added by itself."""
 
     events: np.ndarray  # (k,) ascending
-    added_ps: np.ndarray  # (k,) int64, positive
+    longer_ps: np.ndarray  # (k,) int64, from start to end, not negative
+    later_ps: np.ndarray  # (k,) int64, from the end of the cause to the start, not negative
+
+    @property
+    def added_ps(self) -> np.ndarray:
+        """(k,) both, positive."""
+        return np.asarray(self.longer_ps + self.later_ps)
 
 
 def touched(delays: Delays, disturbance: Disturbance) -> Touched:
@@ -133,10 +139,10 @@ def touched(delays: Delays, disturbance: Disturbance) -> Touched:
     ranks = [rank for rank, ps in disturbance.late_start_ps.items() if ps > 0]
     if ranks:
         put_off |= (cause == NO_EVENT) & np.isin(trace.rank, ranks)
-    added = np.where(longer, np.maximum(delays.longer_ps, 0), 0)
-    added += np.where(put_off, np.maximum(delays.later_than_cause_ps, 0), 0)
-    events = np.flatnonzero(added)
-    return Touched(events, added[events])
+    longer_ps = np.where(longer, np.maximum(delays.longer_ps, 0), 0)
+    later_ps = np.where(put_off, np.maximum(delays.later_than_cause_ps, 0), 0)
+    events = np.flatnonzero(longer_ps + later_ps)
+    return Touched(events, longer_ps[events], later_ps[events])
 
 
 def _by_queues(

@@ -21,6 +21,9 @@ MOST_ATTEMPTS = 1_000
 """Where an interval takes more attempts than this on average, at its work or at coming back, it is
 not simulated."""
 
+MOST_DRAWS = 2 * 10**8
+"""Nor where all intervals together take more draws of a failure: these are some seconds."""
+
 
 @attrs.frozen
 class FailureModel:
@@ -114,6 +117,9 @@ def simulated(
     needed = interval_s + model.checkpoint_s
     # e^(needed/M) attempts at the work, and after each that fails e^(down/M) at coming back
     if needed + model.down_s > math.log(MOST_ATTEMPTS) * model.mtbf_s:
+        return None
+    failures = math.expm1(needed / model.mtbf_s)
+    if runs * (1 + failures * (1 + math.exp(model.down_s / model.mtbf_s))) > MOST_DRAWS:
         return None
     time: np.ndarray = np.zeros(runs)
     working = np.arange(runs)

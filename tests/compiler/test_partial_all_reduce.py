@@ -193,6 +193,43 @@ def test_of_one_all_reduce_of_many_operands_each_is_carried_or_scaled() -> None:
     assert_same_bits(reference_outputs(partial(module, NEXT), [*inputs, *extra]), apart)
 
 
+def test_what_goes_through_one_tuple_is_told_apart() -> None:
+    """As a shard_map returns it: the loss is no gradient, nor does it wait behind one."""
+    module = load(
+        "%w = f32[6] parameter(0)",
+        "%g = f32[6] parameter(1)",
+        "%l = f32[] parameter(2)",
+        f"%sum_g = f32[6] all-reduce(%g), {ALL}",
+        f"%sum_l = f32[] all-reduce(%l), {ALL}",
+        "%both = (f32[], f32[6]) tuple(%sum_l, %sum_g)",
+        "%sum = f32[6] get-tuple-element(%both), index=1",
+        "%new = f32[6] subtract(%w, %sum)",
+        "%one = f32[] get-tuple-element(%both), index=0",
+        "%loss = f32[] copy(%one)",
+        "%out = (f32[6], f32[]) tuple(%new, %loss)",
+        before=SUM,
+    )
+    inputs, extra = given(), [flags(0, 1), EVERYBODY, np.full((RANKS, 6), -0.0, np.float32)]
+    apart = reference_outputs(partial(step_module(), NEXT), [*inputs, *extra])
+    assert_same_bits(reference_outputs(partial(module, NEXT), [*inputs, *extra]), apart)
+
+
+def test_what_waits_behind_another_part_of_a_tuple_is_partial() -> None:
+    module = load(
+        "%w = f32[6] parameter(0)",
+        "%g = f32[6] parameter(1)",
+        f"%sum_g = f32[6] all-reduce(%g), {ALL}",
+        "%both = (f32[6], f32[6]) tuple(%w, %sum_g)",
+        "%weights = f32[6] get-tuple-element(%both), index=0",
+        "%all = f32[24] all-gather(%weights), dimensions={0}, replica_groups={{0,1,2,3}}",
+        "%sum = f32[6] get-tuple-element(%both), index=1",
+        "%out = (f32[24], f32[6]) tuple(%all, %sum)",
+        before=SUM,
+    )
+    names = [node.name for node in partial(module, DROP).entry_computation.nodes]
+    assert "sum_g.partial" in names
+
+
 def test_only_all_reduces_without_a_collective_behind_them_are_partial() -> None:
     """The sums of a divided model stay whole, those of its gradients do not."""
     text = Path("tests/data/hlo/mlp_train_dp2_tp4.hlo").read_text(encoding="utf-8")

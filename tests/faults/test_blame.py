@@ -323,3 +323,15 @@ def test_faults_as_text_are_blamed_and_left_out():
     assert totals(found) == found.lost_ps > 30_000_000
     for share, fault in zip(found.faults, reversed(faults), strict=True):
         assert share.without_ps == clock.run(fault.disturbance).trace.time_ps
+
+
+def test_a_rank_that_stands_still_and_then_is_slow_owes_nothing_to_others():
+    """One fault puts the first row off, another makes it longer: each has all of its own."""
+    executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    still, slow = parse("at 20us: rank 3 dead for 10us"), parse("rank 3 slow to 10%")
+    together = blamed(clock, resolved(clock, [still, slow]))
+    assert totals(together) == together.lost_ps
+    assert together.others_ps == 0
+    for share, fault in zip(together.faults, [still, slow], strict=True):
+        assert share.on_chain_ps == blamed(clock, resolved(clock, [fault])).faults[0].on_chain_ps
