@@ -248,8 +248,7 @@ def _shared(by_fault: Sequence[Touched]) -> list[Touched]:
     longer = divided([own.longer_ps for own in by_fault])
     later = divided([own.later_ps for own in by_fault])
     return [
-        Touched(own.events, *parts)
-        for own, *parts in zip(by_fault, longer, later, strict=True)
+        Touched(own.events, *parts) for own, *parts in zip(by_fault, longer, later, strict=True)
     ]
 
 

@@ -1,8 +1,8 @@
 """Campaigns: faults, each in a run of its own, what each comes to, and the table of all.
 
 Faults that come to the same stand in one row: the same effect, the same culprit of a stall, the
-same outputs with wrong values on as many ranks. A row names some of its faults and forgets the
-others, so a campaign takes no more memory than its rows.
+same outputs with wrong values on as many ranks, or as many outputs where there are many. A row
+names some of its faults and forgets the others, so a campaign takes no more memory than its rows.
 """
 
 import io
@@ -41,6 +41,9 @@ CHUNK = 8
 
 EVENT_BYTES = 400
 """Of memory that a stall takes for each event of the run: its trace, and what is made of it."""
+
+MOST_OUTPUTS = 4
+"""Wrong outputs up to which a row names them; more are counted."""
 
 MOST_SUSPECTS = 3
 """Suspects that a row names; the rest are counted."""
@@ -176,6 +179,8 @@ def _alike(outcome: FaultOutcome, graph: WaitGraph | None) -> Alike:
     what = outcome.error
     if graph is not None:
         what = "; ".join(_suspects(graph))
+    elif len(outcome.differences) > MOST_OUTPUTS:
+        what = f"{len(outcome.differences)} outputs"
     elif outcome.differences:
         what = ", ".join(
             f"out{one.output} on {len(one.ranks)} rank{'s' * (len(one.ranks) != 1)}"

@@ -88,7 +88,10 @@ class FaultReport:
         for fault in self.faults:
             yield f"fault: {fault.name} ({fault.fault.source})"
         yield f"outcome: {self._outcome()}"
-        yield from map(difference_text, self.outcome.differences[:SHOWN])
+        worst_first = sorted(self.outcome.differences, key=lambda each: -each.relative)
+        yield from map(difference_text, worst_first[:SHOWN])
+        if more := worst_first[SHOWN:]:
+            yield f"  … and {len(more)} more outputs, all in --json"
         if self.blame is not None:
             yield from blame_report.lines(self.blame)
         if self.stall is not None:
