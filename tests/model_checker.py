@@ -95,12 +95,21 @@ class Graph:
     chains: Sequence[Sequence[Row]]
     _needs: list[list[list[tuple[int, int]]]] = attrs.field(init=False)
     _sums: dict[tuple[int, int], tuple[int, list[tuple[int, list[int]]]]] = attrs.field(init=False)
+    followers: list[set[int]] = attrs.field(init=False)
+    """By chain, the chains with a row that waits for one of its rows."""
     _rivals: list[list[dict[int, list[int]]]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sums = {}
         self._needs = [[list(row.after) for row in chain] for chain in self.chains]
         self._add_waits()
+        self.followers = [set() for _ in self.chains]
+        for number, rows in enumerate(self._needs):
+            for other, _ in (need for needs in rows for need in needs):
+                self.followers[other].add(number)
+        for (number, _), (_, posters) in self._sums.items():
+            for other, _ in posters:
+                self.followers[other].add(number)
         self._rivals = [[{} for _ in chain] for chain in self.chains]
         self._add_rivals()
 
@@ -165,37 +174,52 @@ class Graph:
         position = state[chain]
         if position >= len(self.chains[chain]):
             return False
-        if any(state[other] < done for other, done in self._needs[chain][position]):
-            return False
+        for other, done in self._needs[chain][position]:
+            if state[other] < done:
+                return False
         if (chain, position) not in self._sums:
             return True
         value, posters = self._sums[chain, position]
         return value <= sum(sum(at < state[other] for at in made) for other, made in posters)
 
+    def _ready_after(self, state: State, ready: Sequence[int], chain: int) -> Sequence[int]:
+        """Which chains are enabled once a row of one is performed: counters only grow."""
+        found = {*ready}
+        if not self.is_enabled(state, chain):
+            found.discard(chain)
+        found.update(
+            one
+            for one in self.followers[chain]
+            if one != chain and one not in found and self.is_enabled(state, one)
+        )
+        return sorted(found)
+
     def _is_quiet(self, state: State, chain: int) -> bool:
-        rivals = self._rivals[chain][state[chain]]
-        return all(state[other] > rows[-1] for other, rows in rivals.items())
+        for other, rows in self._rivals[chain][state[chain]].items():
+            if state[other] <= rows[-1]:
+                return False
+        return True
 
     def explore(self, reduced: bool, most_states: int) -> Verdict:
         """Visit every reachable state."""
         start = (0,) * len(self.chains)
-        seen, stack = {start}, [start]
+        at_start = [chain for chain in range(len(start)) if self.is_enabled(start, chain)]
+        seen, stack = {start}, [(start, at_start)]
         deadlocks: dict[str, None] = {}
         races: dict[str, None] = {}
         wrong: dict[str, None] = dict.fromkeys(self.strays())
         while stack:
-            state = stack.pop()
-            ready = [chain for chain in range(len(state)) if self.is_enabled(state, chain)]
+            state, ready = stack.pop()
             if not ready:
                 deadlocks.update(dict.fromkeys(self.stuck(state)))
             for pair in self._racing(state, ready):
                 (wrong if self.is_barrier(state, pair) else races)[self.about(state, pair)] = None
-            quiet = [one for one in ready if self._is_quiet(state, one)][:1] if reduced else []
+            quiet = next(([one] for one in ready if reduced and self._is_quiet(state, one)), None)
             for chain in quiet or ready:
                 after = (*state[:chain], state[chain] + 1, *state[chain + 1 :])
                 if after not in seen:
                     seen.add(after)
-                    stack.append(after)
+                    stack.append((after, self._ready_after(after, ready, chain)))
             if len(seen) > most_states:
                 raise TooManyStatesError(f"more than {most_states} states")
         if not races and not deadlocks:

@@ -22,14 +22,14 @@ Stops = Mapping[int, int]
 def furthest(graph: Graph, stops: Stops) -> State:
     """How far all chains get."""
     state = [0] * len(graph.chains)
-    moved = True
-    while moved:
-        moved = False
-        for chain in range(len(state)):
-            stop = stops.get(chain, NEVER)
-            while state[chain] < stop and graph.is_enabled(state, chain):
-                state[chain] += 1
-                moved = True
+    waiting = set(range(len(state)))
+    while waiting:
+        chain = waiting.pop()
+        before, stop = state[chain], stops.get(chain, NEVER)
+        while state[chain] < stop and graph.is_enabled(state, chain):
+            state[chain] += 1
+        if state[chain] > before:
+            waiting |= graph.followers[chain]
     return tuple(state)
 
 

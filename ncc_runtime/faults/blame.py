@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.clock.event_log import MOST_EVENTS
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import NO_EVENT, CollectiveRuns, Trace
 from ncc_runtime.faults.resolve import ResolvedFault, joined
@@ -220,13 +221,15 @@ def leave_one_out(
     )
 
 
-def blamed(clock: Clock, faults: Sequence[ResolvedFault]) -> Blame:
-    """What faults cost, by runs of a clock: without, with all, and with all but each."""
+def blamed(
+    clock: Clock, undisturbed: Trace, disturbed: Trace, faults: Sequence[ResolvedFault]
+) -> Blame:
+    """The same, where a clock plays all faults but each in turn."""
 
     def timed(some: Sequence[ResolvedFault]) -> Trace:
-        return clock.run(joined(some)).trace
+        return clock.run(joined(some), in_memory=MOST_EVENTS).trace
 
-    return leave_one_out(blame(clock.run().trace, timed(faults), faults), faults, timed)
+    return leave_one_out(blame(undisturbed, disturbed, faults), faults, timed)
 
 
 def _shared(by_fault: Sequence[Touched]) -> list[Touched]:

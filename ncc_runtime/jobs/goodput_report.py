@@ -60,8 +60,8 @@ def as_text(model: FailureModel, step_s: float, rows: Sequence[GoodputRow]) -> s
     """The table; shares in percent."""
     named = _named(model, step_s)
     titles = {"best": "best", "young": "Young", "daly": "Daly"}
-    headings = [*("steps", "interval", "goodput", "simulated", "± error")]
-    headings += ["checkpoints", "lost work", "restarts", ""]
+    figures = ("steps", "interval", "goodput", "simulated", "± error")
+    headings = (*figures, "checkpoints", "lost work", "restarts", "")
     cells = []
     for row in rows:
         marks = [titles[name] for name, found in named.items() if found["steps"] == row.steps]

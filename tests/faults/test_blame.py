@@ -25,7 +25,7 @@ from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
 from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, blamed, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
-from ncc_runtime.faults.resolve import resolved
+from ncc_runtime.faults.resolve import joined, resolved
 from ncc_runtime.faults.text import parse
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -317,7 +317,8 @@ def test_faults_as_text_are_blamed_and_left_out():
     executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
     clock = Clock(executable, PlannedDecisions(executable, {}))
     faults = resolved(clock, [parse("rank 3 late by 40us"), parse("rank 6 slow to 50%")])
-    found = blamed(clock, faults)
+    both = (clock.run(disturbance).trace for disturbance in (Disturbance(), joined(faults)))
+    found = blamed(clock, *both, faults)
     assert [share.name for share in found.faults] == [str(fault.fault) for fault in faults]
     assert totals(found) == found.lost_ps > 30_000_000
     for share, fault in zip(found.faults, reversed(faults), strict=True):
