@@ -29,6 +29,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.neff.whole_file import sync, write_whole
 from ncc_runtime.step_inputs import Feed, ranks_of
+from ncc_runtime.topology.format.schema import is_valid
 
 FORMAT = 1
 """Of manifests."""
@@ -238,8 +239,6 @@ class CheckpointFolder:
         self.notices.append(Notice("checkpoint-damaged", message, "docs/faults.md#going-on"))
 
     def _manifest(self, folder: Path, step: int) -> dict[str, Any]:
-        import jsonschema  # slow to import
-
         try:
             _size(folder / MANIFEST)
             manifest = json_of(read_file(str(folder / MANIFEST), MOST_JSON_BYTES))
@@ -256,7 +255,7 @@ class CheckpointFolder:
             )
         if manifest.pop("sha256", None) != _digest(manifest) or manifest.get("step") != step:
             raise _DamagedError(f"the hash of {MANIFEST} differs")
-        if not jsonschema.Draft202012Validator(_SCHEMA).is_valid(manifest):
+        if not is_valid(manifest, _SCHEMA):
             raise _DamagedError(f"{MANIFEST} has other fields than a checkpoint")
         return manifest
 
