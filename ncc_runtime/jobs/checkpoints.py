@@ -119,6 +119,7 @@ class CheckpointFolder:
         """Make the directory if it is not there, and hold it; InputError if another run does."""
         safetensors_bytes(str(self.path), {})  # says what is missing before anything is computed
         self.path.mkdir(exist_ok=True)
+        sync(self.path.parent)  # its own name has to survive a power failure, too
         handle = os.open(self.path, os.O_RDONLY)
         try:
             try:
