@@ -335,3 +335,31 @@ def test_a_rank_that_stands_still_and_then_is_slow_owes_nothing_to_others():
     assert together.others_ps == 0
     for share, fault in zip(together.faults, [still, slow], strict=True):
         assert share.on_chain_ps == blamed(clock, resolved(clock, [fault])).faults[0].on_chain_ps
+
+
+LOOP = """sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+cond { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ n = s32[] constant(4) ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ x = f32[64] get-tuple-element(s), index=1 one = s32[] constant(1) j = s32[] add(i, one)
+ y = f32[64] all-reduce(x), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=sum
+ ROOT r = (s32[], f32[64]) tuple(j, y) }
+ENTRY loop { x = f32[64] parameter(0) zero = s32[] constant(0)
+ s = (s32[], f32[64]) tuple(zero, x)
+ w = (s32[], f32[64]) while(s), condition=cond, body=body
+ ROOT r = f32[64] get-tuple-element(w), index=1 }
+"""
+
+
+def test_runs_are_counted_as_faults_count_them():
+    """What `at run 3` hits is in the row of run 3."""
+    executable = ncc_runtime.load(ncc_compiler.compile_text(LOOP), "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    found = blamed(clock, resolved(clock, [parse("at run 3 of p0: link c0-c1 down for 30us")]))
+    first = next(line for line in lines(found) if line.startswith("p0 "))
+    assert "run 3 " in first
+    told = as_json(found)
+    assert told["waits"][0]["runs"] == [3]
+    assert [each["run"] for each in told["collectives"]] == [1, 2, 3, 4]
+    lost = [max(each["lost_us"]) > 0 for each in told["collectives"]]
+    assert lost == [False, False, True, True]
