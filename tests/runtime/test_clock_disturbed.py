@@ -187,3 +187,16 @@ def test_what_the_executable_does_not_have_is_refused(disturbance: Disturbance) 
     executable = PROGRAMS["ring"]()
     with pytest.raises(ValueError, match="there is no"):
         Clock(executable, planned(executable)).run(disturbance)
+
+
+def test_a_transfer_of_no_bytes_waits_while_its_rank_stands_still() -> None:
+    executable = collective(CollectiveOp.GATHER, "direct", 2, 0, topology="trn1")
+    clock = Clock(executable, planned(executable))
+    undisturbed = clock.run().trace
+    for end_ps in np.unique(undisturbed.end_ps).tolist():
+        for rank in range(2):
+            still = tuple(
+                QueueSpeed(queue, rank, 0, end_ps, end_ps + 1_000_000)
+                for queue in range(len(executable.queues))
+            )
+            agreed(clock, Disturbance(queues=still), executable)
