@@ -6,7 +6,6 @@ others, so a campaign takes no more memory than its rows.
 """
 
 import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
+from ncc_runtime.faults.report import finite
 from ncc_runtime.faults.single_faults import GIVEN, FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.progress import steps
@@ -223,8 +223,8 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
                 "race": row.alike.has_race,
                 "settled": row.alike.is_settled,
                 "culprit_named": row.named if row.alike.effect is Effect.STALL else None,
-                "largest_difference": _number(row.largest),
-                "largest_relative_difference": _number(row.relative),
+                "largest_difference": finite(row.largest),
+                "largest_relative_difference": finite(row.relative),
                 "nans": row.nans,
                 "until_us": row.latest_ps / 1e6,
                 "examples": row.examples,
@@ -232,8 +232,3 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
             for row in campaign.rows
         ],
     }
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"
