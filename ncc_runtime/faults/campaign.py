@@ -6,7 +6,6 @@ names some of its faults and forgets the others, so a campaign takes no more mem
 """
 
 import io
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
+from ncc_runtime.faults.report import finite
 from ncc_runtime.faults.single_faults import GIVEN, FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.host_memory import budget_bytes, needed_bytes
@@ -293,8 +293,8 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
                 "race": row.alike.has_race,
                 "settled": row.alike.is_settled,
                 "culprit_named": row.named if row.alike.effect is Effect.STALL else None,
-                "largest_difference": _number(row.largest),
-                "largest_relative_difference": _number(row.relative),
+                "largest_difference": finite(row.largest),
+                "largest_relative_difference": finite(row.relative),
                 "nans": row.nans,
                 "until_us": row.latest_ps / 1e6,
                 "examples": row.examples,
@@ -302,8 +302,3 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
             for row in campaign.rows
         ],
     }
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"

@@ -93,6 +93,8 @@ def read_faults(path: str | os.PathLike[str]) -> tuple[Fault, ...]:
     try:
         file = TomlFile.read(origin, Path(path), FileRole.FAULTS)
         document = file.tables()
+        if not document:
+            raise InputError(f"{origin}:1:1: no fault is in it; each is a table under [[fault]]")
         check(file, document, schema())
         rows = document["fault"]
         return tuple(_fault(file, number, row) for number, row in enumerate(rows))

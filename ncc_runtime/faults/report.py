@@ -26,7 +26,7 @@ from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.timeline.marks import Mark
 
 SHOWN = 8
-"""Outputs that differ, and culprits, that a text names."""
+"""Outputs that differ that a text names."""
 
 
 @attrs.frozen(eq=False)
@@ -76,12 +76,7 @@ class FaultReport:
         if effect is Effect.ENDLESS:
             return "the run does not end: a loop that follows from data goes on and on"
         assert stall is not None, "what else keeps a run from its end"
-        culprits = (
-            " or ".join(suspect.name for suspect in culprit.suspects[:SHOWN])
-            for culprit in stall.record.graph.culprits[:SHOWN]
-        )
-        named = "; ".join(culprits) or "a deadlock"
-        return f"the run stalls; culprit: {named}"
+        return f"the run stalls: {stall.record.culprits_text()}"
 
     def lines(self) -> Iterator[str]:
         """As printed under a run."""

@@ -74,8 +74,8 @@ MISTAKES = {
     "fault = []\n": (1, 9, "[] is not a list of tables"),
     FAULT * 1001: (1, 3, "is not a list of tables"),
     "\0": (1, 1, "not TOML: invalid statement"),
-    "": (1, 1, "fault: missing"),
-    "\r\n": (1, 1, "fault: missing"),
+    "": (1, 1, "no fault is in it; each is a table under [[fault]]"),
+    "\r\n": (1, 1, "no fault is in it"),
 }
 
 

@@ -69,7 +69,7 @@ def test_a_stall_is_reported_and_writes_no_outputs(run, tmp_path: Path) -> None:
     out = tmp_path / "out.npz"
     code, text, error = run("--fault", DEAD, "--seed", 0, "--outputs", out)
     assert code == 1
-    assert error.splitlines() == ["error: the run stalls; culprit: cc0 of rank 3 or rank 3"]
+    assert error.splitlines() == ["error: the run stalls: cc0 of rank 3 or rank 3 stands still"]
     assert "stall: nothing can go on after" in text
     assert "what hosts report" in text
     assert not out.exists()
@@ -82,7 +82,7 @@ def test_a_stall_is_an_object_with_the_error_beside_the_report(run) -> None:
     assert found["fault_report"]["outcome"] == "stall"
     assert found["time_us"] is None
     (error,) = found["errors"]
-    assert error["message"].startswith("the run stalls; culprit: ")
+    assert error["message"].startswith("the run stalls: ")
 
 
 def test_wrong_values_say_in_which_outputs(run) -> None:

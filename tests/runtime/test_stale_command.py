@@ -61,6 +61,16 @@ def test_the_object_says_what_the_table_says(
         assert float(table[str(row["first"])][1]) == pytest.approx(row["median_us"], abs=1e-3)
 
 
+def test_faults_come_from_a_file_as_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "late.toml").write_text(f'[[fault]]\nwhat = "{LATE}"\n')
+    words = ["--first", "14", "--steps", "2", "--no-values", "--json"]
+    found = []
+    for given in (["--fault", LATE], ["--faults", f"{folder}/late.toml"]):
+        assert nccrt(folder, "next", *words, *given) == 0
+        found.append(json.loads(capsys.readouterr().out)["trainings"])
+    assert found[0] == found[1]
+
+
 def test_the_same_words_give_the_same_picture(folder: Path) -> None:
     pytest.importorskip("matplotlib")
     words = ["--first", "12", "--steps", "3", "--draw", "arg2", "--fault", LATE]
