@@ -22,6 +22,7 @@ from ncc_runtime.neff.shared.reductions import Reduction, is_exact
 from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.runtime import Model
 from ncc_runtime.topology import fault_names
+from tests.example_count import examples
 from tests.programs import collective_program
 
 ACCUMULATORS = {DType.F64: np.float64, DType.C64: np.complex64}
@@ -122,7 +123,7 @@ def drawn_models(draw: st.DrawFn) -> Model | None:
         return None  # it does not fit there, or the algorithm does not suit it
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(drawn_models())
 def test_a_run_has_the_bits_of_its_expressions(model: Model | None) -> None:
     if model is not None:
