@@ -11,7 +11,9 @@ from ncc_runtime import progress_bar
 # on luck: the suite tries the same examples each time, `make test-random` new ones. `make test` tries
 # a third of them (`tests/example_count.py`), `make test-slow` all.
 hypothesis.settings.register_profile("many", deadline=None, derandomize=True, max_examples=100)
-hypothesis.settings.register_profile("ncc", hypothesis.settings.get_profile("many"), max_examples=34)
+hypothesis.settings.register_profile(
+    "ncc", hypothesis.settings.get_profile("many"), max_examples=34
+)
 hypothesis.settings.register_profile("random", deadline=None, print_blob=True, max_examples=100)
 hypothesis.settings.load_profile("ncc")
 
