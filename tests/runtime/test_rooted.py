@@ -106,7 +106,7 @@ def test_every_algorithm_averages(op: CollectiveOp, name: str) -> None:
     places = [
         (4, PlaceOptions("trn2")),
         (64, PlaceOptions("trn2")),
-        (128, PlaceOptions("trn2", 2)),
+        (32, PlaceOptions("trn2", 2)),
         (64, PlaceOptions("trn2-ultraserver", placement="spread")),
         (64, PlaceOptions(LINK_DOWN)),
     ]
