@@ -41,8 +41,9 @@ types: $(STAMP) ## strict mypy
 test: lint types ## lint, types and the whole quick test suite
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
 
-test-slow: $(STAMP) ## the tests behind the marker `slow`
+test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random

@@ -9,6 +9,7 @@ from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.driver import compile_text
 from ncc_compiler.options import CompileOptions
 from tests.draws_mutations import mutated_modules
+from tests.example_count import examples
 
 SLOWNESS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 
@@ -19,7 +20,7 @@ def compiled(text: str, level: int) -> None:
 
 
 @given(mutated_modules())
-@settings(max_examples=60, suppress_health_check=SLOWNESS)
+@settings(max_examples=examples(60), suppress_health_check=SLOWNESS)
 def test_a_mutated_module_gives_a_program_or_diagnostics(text: str) -> None:
     compiled(text, level=1)
 

@@ -33,6 +33,7 @@ from ncc_runtime.placement import PlaceOptions, place_on
 from ncc_runtime.plans.files import read_plans
 from ncc_runtime.topology.format.load import load_spec
 from ncc_runtime.topology.format.toml_file import MOST_LETTERS
+from tests.example_count import examples
 from tests.programs import collective_program
 
 
@@ -405,7 +406,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_mutated_file_is_read_or_refused(kind: str, data, tmp_path_factory) -> None:
     check_mutant(kind, data.draw(mutants(*KINDS[kind])), tmp_path_factory.getbasetemp())

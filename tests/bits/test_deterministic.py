@@ -141,7 +141,7 @@ def test_it_says_what_it_costs() -> None:
 
 
 def test_many_ranks_are_timed_as_few() -> None:
-    program = collective_program(CollectiveOp.ALL_REDUCE, 256, [1 << 20])
+    program = collective_program(CollectiveOp.ALL_REDUCE, 128, [1 << 18])
     model = load(program, "trn2", deterministic=True, times_only=True)
     run = model.run(values=False, verify=False)
     assert run.free_us is not None

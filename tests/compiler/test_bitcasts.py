@@ -12,6 +12,7 @@ import ncc_runtime
 from ncc_compiler.driver import compile_text
 from ncc_compiler.ir.text.printer import print_module
 from tests.compiler.reading import complaints, load
+from tests.example_count import examples
 from tests.reference_runs import reference_outputs
 
 Drawn = tuple[tuple[int, ...], tuple[int, ...]]
@@ -44,7 +45,7 @@ def stored(array: np.ndarray, inner_first: Sequence[int]) -> bytes:
 
 
 @given(st.sampled_from([6, 12, 24, 30]).flatmap(lambda size: st.tuples(arrays(size), arrays(size))))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_bitcast_keeps_the_memory_of_any_layout(pair: tuple[Drawn, Drawn]) -> None:
     (shape, layout), (new_shape, new_layout) = pair
     x = np.arange(math.prod(shape), dtype="f4").reshape(shape)

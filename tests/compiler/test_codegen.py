@@ -25,6 +25,7 @@ from tests.compiler.queue_machine import (
 )
 from tests.draws_graphs import cases
 from tests.draws_queues import busy_modules
+from tests.example_count import examples
 
 LEVELS = st.sampled_from([0, 1, 2])
 
@@ -48,13 +49,13 @@ def results_of_many_orders(program: Program) -> Iterator[list[int] | None]:
             yield None
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(case=cases(most_ops=20), level=LEVELS)
 def test_generated_programs_keep_the_contract(case, level):
     assert check(generate(canonical(case.module, level))) == ()
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(case=cases(most_ops=20), level=LEVELS)
 def test_every_order_of_the_queues_computes_the_same(case, level):
     module = canonical(case.module, level)
@@ -62,7 +63,7 @@ def test_every_order_of_the_queues_computes_the_same(case, level):
     assert all(found == expected for found in results_of_many_orders(generate(module)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(module=busy_modules())
 def test_every_order_of_busy_queues_computes_the_same(module):
     program, expected = generate(module), names_from_draft(lower(module))
@@ -76,7 +77,7 @@ def without_wait(program: Program, engine, pc: int) -> Program:
     return attrs.evolve(program, queues={**program.queues, engine: InstrTable.from_rows(rows)})
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(module=busy_modules(most_ops=15))
 def test_no_wait_can_be_left_out(module):
     program = generate(canonical(module, 1))

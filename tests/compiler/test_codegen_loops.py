@@ -13,6 +13,7 @@ from ncc_runtime.neff.check import check
 from tests.compiler.queue_machine import QueueMachine, any_order, late, names_from_draft
 from tests.compiler.test_codegen import queue_names
 from tests.draws_loops import looping_modules
+from tests.example_count import examples
 
 LEVELS = st.sampled_from([0, 1, 2])
 
@@ -21,13 +22,13 @@ def canonical(module: Module, level: int) -> Module:
     return run_passes(module, pipeline(CompileOptions(level=level)), verify_each=True)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(module=looping_modules(), level=LEVELS)
 def test_programs_with_loops_keep_the_contract(module, level):
     assert check(generate(canonical(module, level))) == ()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(module=looping_modules(), level=LEVELS)
 def test_every_order_of_the_queues_goes_the_same_way(module, level):
     module = canonical(module, level)

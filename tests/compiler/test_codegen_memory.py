@@ -10,6 +10,7 @@ from ncc_compiler.diagnostics import CompileError
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import BufferKind
 from tests.compiler.small_programs import REDUCED, compiled, kinds, rows
+from tests.example_count import examples
 
 
 def test_reshapes_and_tuples_are_no_instructions():
@@ -206,7 +207,7 @@ class SlowArena:
         )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     rows=st.lists(
         st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3), st.integers(1, 9)),

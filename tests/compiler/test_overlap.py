@@ -17,6 +17,7 @@ from ncc_compiler.pipelines import pipeline
 from tests.compiler.small_modules import assert_same_bits
 from tests.draws_graphs import cases
 from tests.draws_training import inputs, training_steps
+from tests.example_count import examples
 from tests.reference_runs import reference_outputs
 
 OPTIONS = st.fixed_dictionaries(
@@ -37,7 +38,7 @@ def loaded(text: str) -> Module:
     return load_module(Source("step.ir", text))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(text=training_steps(), options=OPTIONS)
 def test_a_training_step_keeps_every_bit(text, options):
     module = loaded(text)
@@ -47,7 +48,7 @@ def test_a_training_step_keeps_every_bit(text, options):
     assert_same_bits(reference_outputs(thorough, given), reference_outputs(module, given))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(text=training_steps())
 def test_a_placed_training_step_computes_the_same_at_every_level(text):
     outputs = [
@@ -59,7 +60,7 @@ def test_a_placed_training_step_computes_the_same_at_every_level(text):
     assert_same_bits(outputs[1], outputs[0])
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(text=training_steps())
 def test_compiling_twice_gives_the_same_file(text):
     options = CompileOptions(level=2)
@@ -73,7 +74,7 @@ def lifetimes(body: Computation) -> LiveRanges:
     return live_ranges_of(body, [0] * len(body.nodes), (body.root,))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     module=st.one_of(training_steps().map(loaded), cases().map(lambda case: case.module)),
     percent=st.sampled_from([100, 125, 200]),
@@ -91,7 +92,7 @@ def test_an_order_takes_at_most_the_memory_that_it_may(module, percent):
     assert (after - before) * 100 <= whole * (percent - 100)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     module=st.one_of(training_steps().map(loaded), cases().map(lambda case: case.module)),
     more=st.integers(0, 4000),

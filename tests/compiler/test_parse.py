@@ -17,6 +17,7 @@ from tests import draws
 from tests.calls import calls_of
 from tests.compiler.reading import SUM, complaints, load, messages, node
 from tests.draws_mutations import mutated_modules
+from tests.example_count import examples
 
 
 def test_five_lines_without_any_frame_are_a_program() -> None:
@@ -140,7 +141,7 @@ def test_work_on_garbage_grows_with_its_length(unit: str) -> None:
 
 
 @given(draws.damaged_texts())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_damaged_text_gives_a_module_or_diagnostics(text: str) -> None:
     with contextlib.suppress(CompileError):
         load_module(Source("t.hlo", text))
@@ -156,7 +157,7 @@ def reading_of(text: str) -> tuple[object, list[str]]:
 @example("x = f32[] parameter(0)\nROOT r = f32[] call(%x), to_apply={%d}\n")
 @example("x = s32[] parameter(0)\nROOT r = f32[] conditional(%x), branch_computations={a, {b}}\n")
 @given(mutated_modules())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_lines_read_whole_mean_what_their_tokens_mean(text: str) -> None:
     by_line = reading_of(text)
     with pytest.MonkeyPatch.context() as patch:

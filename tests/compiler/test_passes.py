@@ -20,12 +20,13 @@ from ncc_compiler.pipelines import PIPELINES, pipeline
 from ncc_runtime.neff.shared.dtypes import DType
 from tests.compiler.small_modules import assert_same_bits, load
 from tests.draws_graphs import cases
+from tests.example_count import examples
 from tests.reference_runs import reference_outputs
 
 ALL_PASSES = {type(one): one for level in PIPELINES.values() for one in level}.values()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(most_ops=16), level=st.sampled_from([0, 1, 2]))
 def test_every_pipeline_keeps_every_bit(case, level):
     passes = pipeline(CompileOptions(level=level))
@@ -35,7 +36,7 @@ def test_every_pipeline_keeps_every_bit(case, level):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), one=st.sampled_from(list(ALL_PASSES)))
 def test_every_pass_alone_keeps_every_bit(case, one):
     module = run_passes(case.module, [one], verify_each=True)

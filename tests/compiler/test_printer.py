@@ -12,6 +12,7 @@ from ncc_compiler.ir.op_tables.op_row import AttrKind
 from ncc_compiler.ir.text.printer import print_module
 from tests import draws, draws_graphs
 from tests.compiler.reading import SUM, load
+from tests.example_count import examples
 
 
 def reread(module: Module) -> Module:
@@ -30,7 +31,7 @@ def test_any_text_a_module_can_hold_survives(module: Module) -> None:
 
 
 @given(draws_graphs.cases())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_any_drawn_program_survives(case: draws_graphs.Case) -> None:
     assert reread(case.module) == case.module
 

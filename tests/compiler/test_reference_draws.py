@@ -10,9 +10,10 @@ from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.reference.numbers import dtype_of
 from tests.draws_graphs import cases
+from tests.example_count import examples
 from tests.reference_runs import reference_outputs
 
-many = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 
 
 def result_types(module: Module) -> list[ArrayType]:

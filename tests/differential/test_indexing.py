@@ -13,6 +13,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 from tests import draws_local_ops as local
 from tests.draws_graphs import cases
 from tests.draws_indexing_ops import INDEXING_OPS
+from tests.example_count import examples
 from tests.reference_runs import assert_close, reference_outputs, run_text
 
 MOVED = """
@@ -71,7 +72,7 @@ def test_a_gather_through_windows_that_are_collapsed_to_nothing_reads_zeros_as_x
     assert found.tolist() == meant.tolist() == [[[0] * 5] * 3]
 
 
-many = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+many = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("op", INDEXING_OPS, ids=lambda op: op.__name__)

@@ -9,6 +9,7 @@ import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.options import CompileOptions
 from tests.draws_graphs import Case, cases
+from tests.example_count import examples
 from tests.reference_runs import assert_close, reference_outputs
 
 PLACES = [
@@ -17,7 +18,7 @@ PLACES = [
     {"topology": "trn1.32xlarge"},
     {"topology": "inf2.48xlarge"},
 ]
-thorough = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 
 
 def assert_runs_as_the_reference_says(case: Case, place: dict, options: CompileOptions) -> None:

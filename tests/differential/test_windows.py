@@ -10,9 +10,10 @@ from ncc_compiler.ir.text.printer import print_module
 from tests.draws_graphs import Case, cases
 from tests.draws_local_ops import new_parameter
 from tests.draws_windows import WINDOW_OPS
+from tests.example_count import examples
 from tests.reference_runs import assert_close, reference_outputs
 
-thorough = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 window_cases = cases(most_ops=6, ops=st.sampled_from((new_parameter, *WINDOW_OPS)))
 
 
@@ -27,7 +28,7 @@ def test_an_op_with_a_window_computes_what_the_graph_means(case: Case) -> None:
         assert_close(actual, wanted, tolerance)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(window_cases)
 def test_a_rank_alone_gets_the_bits_it_gets_among_others(case: Case) -> None:
     alone = attrs.evolve(case.module, replica_count=1, num_partitions=1)

@@ -21,6 +21,7 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_runs import collective, compiled
 from tests.draws_clock import busy_texts, placed_collectives
+from tests.example_count import examples
 from tests.faults.flips import flipped_in_any_order
 from tests.faults.random_times import RandomClock
 from tests.small_executables import looped
@@ -53,7 +54,7 @@ def ring(ranks: int = 4) -> Executable:
     return collective(CollectiveOp.ALL_REDUCE, "ring", ranks, 16)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(placed_collectives(SIZES), st.integers(0, 2**32 - 1))
 def test_undisturbed_values_are_the_same_at_all_times(executable: Executable, seed: int) -> None:
     lab = laboratory(executable, times=seed)
@@ -103,7 +104,7 @@ def test_every_lost_completion_of_a_ring_is_harmless_or_a_stall() -> None:
     assert Effect.STALL in effects
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(placed_collectives(SIZES), st.integers(0, 2**32 - 1), st.data())
 def test_what_is_proved_of_a_fault_is_what_is_played(
     executable: Executable, seed: int, data: st.DataObject
@@ -125,7 +126,7 @@ def test_what_is_proved_of_a_fault_is_what_is_played(
             assert not differences_of(executable, played.outputs, lab.undisturbed.outputs)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(placed_collectives(SIZES), st.integers(0, 2**32 - 1), st.data())
 def test_a_row_that_starts_too_early_is_seen_from_times_alone(
     executable: Executable, seed: int, data: st.DataObject
@@ -162,7 +163,7 @@ def test_a_completion_that_comes_twice_gives_wrong_values_at_some_times() -> Non
 # ---- flipped bits, beside runs that flip them in another way
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(placed_collectives(SIZES), st.data())
 def test_a_flipped_bit_of_a_transfer_does_what_it_does_in_any_order(
     executable: Executable, data: st.DataObject
@@ -180,7 +181,7 @@ def test_a_flipped_bit_of_a_transfer_does_what_it_does_in_any_order(
     assert found.effect is (Effect.WRONG if differences else Effect.HARMLESS)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(placed_collectives(SIZES), st.data())
 def test_a_bit_of_a_parameter_that_flips_before_the_launch_is_another_input(
     executable: Executable, data: st.DataObject

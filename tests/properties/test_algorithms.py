@@ -22,6 +22,7 @@ from ncc_runtime.runtime import Model, load_on, program_of
 from tests.draws_collectives import Case as Drawn
 from tests.draws_collectives import cases as programs
 from tests.draws_placed_groups import OPERATORS, Case, cases, layout_of, suited
+from tests.example_count import examples
 from tests.plan_runs import Given, PlanRun
 from tests.properties.test_collectives import expected, inputs_of
 
@@ -46,7 +47,7 @@ def outcome(case: Case, plan: Plan, operands: list[np.ndarray], seed: int) -> li
     return [np.array(column) for column in zip(*rows, strict=True)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(case=cases(), seed=st.integers(0, 999))
 def test_every_algorithm_is_right_in_any_order_that_its_plan_allows(case: Case, seed: int) -> None:
     operands = operands_of(case, seed)
@@ -67,7 +68,7 @@ def test_ranks_of_a_chip_join_shares_of_a_large_buffer_in_four_lanes(members: in
             np.testing.assert_array_equal(row, case.wanted(operand, member))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), seed=st.integers(0, 999))
 def test_floats_have_the_same_bits_on_all_members_in_any_order(case: Case, seed: int) -> None:
     operands, plan = operands_of(case, seed, np.float32), case.plan()
@@ -78,7 +79,7 @@ def test_floats_have_the_same_bits_on_all_members_in_any_order(case: Case, seed:
             assert (one.view(np.uint32) == one.view(np.uint32)[0]).all()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(drawn=programs(OPERATORS), data=st.data(), seed=st.integers(0, 99))
 def test_every_algorithm_gives_what_numpy_gives_when_it_is_executed(
     drawn: Drawn, data: st.DataObject, seed: int
@@ -174,7 +175,8 @@ def test_in_a_loop_every_trip_finds_its_buffers_free(name: str) -> None:
     wanted = start
     for _ in range(3):
         wanted = wanted + 8 * wanted.sum(axis=0, dtype=np.int32)
-    for run in (model.run([start], checked=True), model.run([start], shuffle_seed=5)):
+    for order in ({"checked": True}, {"shuffle_seed": 5}):
+        run = model.run([start], clock=False, **order)
         np.testing.assert_array_equal(run.outputs[0], wanted)
 
 

@@ -21,6 +21,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.explain import as_json, as_text, explained
 from tests.clock_runs import timed
 from tests.draws_placed_groups import WORD, Case, layout_of, layouts
+from tests.example_count import examples
 from tests.plan_runs import Given, PlanRun, neighbour_reads, sent_bytes
 from tests.programs import collective_program
 
@@ -70,14 +71,14 @@ def test_by_dimensions_everybody_gets_what_numpy_gives(
     gives_what_numpy_gives(Case(ALL_TO_ALL, "torus", layout, sizes), 1)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(layout=layouts(), seed=st.integers(0, 99))
 def test_in_shifts_everybody_gets_what_numpy_gives(layout: GroupLayout, seed: int) -> None:
     sizes = (2 * layout.members,)
     gives_what_numpy_gives(Case(ALL_TO_ALL, "direct", layout, sizes), seed)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(layout=layouts(), rings=st.integers(1, 16))
 def test_shifts_are_turns_of_the_group_of_which_each_is_issued_once(
     layout: GroupLayout, rings: int
@@ -298,7 +299,7 @@ def test_where_no_byte_passes_a_link_explain_says_so() -> None:
     assert as_json(explanation)["collectives"][0]["bound"]["links_us"] == 0
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(layout=layouts(), blocks=st.integers(1, 4096))
 def test_no_plan_asks_less_of_links_than_their_bound(layout: GroupLayout, blocks: int) -> None:
     members = layout.members

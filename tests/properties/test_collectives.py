@@ -9,6 +9,7 @@ import ncc_runtime
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.reductions import Reduction
 from tests.draws_collectives import REDUCTIONS, Case, cases
+from tests.example_count import examples
 from tests.programs import collective_program
 
 
@@ -72,7 +73,7 @@ def _at_root(case: Case, result: np.ndarray, place: int) -> np.ndarray:
     return np.zeros_like(result) if only_root and place != case.root else result
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(case=cases(), seed=st.integers(0, 99))
 def test_every_collective_gives_what_numpy_gives(case: Case, seed: int) -> None:
     inputs = inputs_of(case, seed)
@@ -82,7 +83,7 @@ def test_every_collective_gives_what_numpy_gives(case: Case, seed: int) -> None:
             np.testing.assert_array_equal(result[rank], wanted)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), seed=st.integers(0, 99))
 def test_random_order_and_threads_change_neither_values_nor_times(case: Case, seed: int) -> None:
     inputs = inputs_of(case, seed)
@@ -94,7 +95,7 @@ def test_random_order_and_threads_change_neither_values_nor_times(case: Case, se
             assert mine.tobytes() == theirs.tobytes()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(members=st.integers(1, 9), elements=st.integers(0, 40), per=st.integers(0, 5))
 def test_traffic_equals_the_closed_forms(members: int, elements: int, per: int) -> None:
     others = members - 1
@@ -113,7 +114,7 @@ def test_traffic_equals_the_closed_forms(members: int, elements: int, per: int) 
             assert set(row.sent_by_rank) == {sent * 4 // members}
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 5), st.integers(0, 8))
 def test_traffic_of_operators_with_a_root_equals_the_closed_forms(
     members: int, elements: int, per: int, root: int
@@ -134,7 +135,7 @@ def test_traffic_of_operators_with_a_root_equals_the_closed_forms(
         assert sum(row.bytes_by_transport.values()) == sent.sum() * 4
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(members=st.integers(1, 20))
 def test_a_barrier_takes_a_signal_to_each_member_in_each_of_log2_rounds(members: int) -> None:
     model = ncc_runtime.load(collective_program(CollectiveOp.BARRIER, members, []))

@@ -15,6 +15,7 @@ from ncc_runtime.lowering.lower import lower
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.options import Policy
 from ncc_runtime.placement import parse_on, place_on
+from tests.example_count import examples
 from tests.programs import collective_program
 
 TOLERANCE = {Policy.NEURON: 0.08, Policy.BEST: 0.12}
@@ -124,7 +125,7 @@ def assert_never_faster(case: Faulty, policy: Policy) -> None:
 
 
 @given(case=faulty(PLACES), policy=st.sampled_from(Policy))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 def test_less_hardware_is_never_faster(case: Faulty, policy: Policy) -> None:
     assert_never_faster(case, policy)
 

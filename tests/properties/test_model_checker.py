@@ -14,6 +14,7 @@ from tests.draws_local_order import drawn_program
 from tests.draws_loops import looping_modules
 from tests.draws_queues import busy_modules
 from tests.draws_small_queues import small_programs
+from tests.example_count import examples
 from tests.model_checker_pairs import decide
 from tests.model_checker_ways import TooManyWaysError, ways
 from tests.mutants import Mutant, sites
@@ -24,7 +25,7 @@ MOST_CELLS = 2000
 
 MOST_WAYS = 12
 
-quick = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 
 
 def executable_of(module: Module, topology: str) -> Executable:
@@ -39,7 +40,7 @@ def is_small(executable: Executable) -> bool:
         return False
 
 
-@settings(quick, max_examples=120)
+@settings(quick, max_examples=examples(120))
 @given(program=small_programs(), topology=st.sampled_from(("trn1", "trn2")))
 def test_programs_made_by_hand_are_proved_if_and_only_if_no_run_fails(
     program: Program, topology: str
@@ -95,7 +96,7 @@ def test_models_with_loops_are_proved_and_no_run_of_them_fails(module: Module):
         assert not decide(executable, most_states=500).kinds
 
 
-@settings(quick, max_examples=40)
+@settings(quick, max_examples=examples(40))
 @given(case=cases(most_ops=4), data=st.data(), seed=st.integers(0, 9))
 def test_a_random_fault_of_a_random_model_is_refused_by_the_right_proof(
     case: Case, data: st.DataObject, seed: int

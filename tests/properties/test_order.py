@@ -9,6 +9,7 @@ import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.execution.values import devices
 from tests.draws_graphs import Case, cases
+from tests.example_count import examples
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,7 +21,7 @@ def every_batch_is_split():
     patch.undo()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), seed=st.integers(0, 99))
 def test_threads_and_random_order_change_no_bit_of_a_program(case: Case, seed: int):
     neff = ncc_compiler.compile_text(print_module(case.module))

@@ -24,6 +24,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.placement import PlaceOptions
 from ncc_runtime.runtime import Model, program_of
+from tests.example_count import examples
 from tests.plans import WORD, four_on_a_chip, meaning, plans, with_plan
 from tests.programs import collective_program
 
@@ -133,7 +134,7 @@ def holds_but_for_its_meaning(model: Model) -> bool:
     return {proof.name for proof in model.proofs if not proof.holds} <= {"semantics"}
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(case=cases(), seed=st.integers(0, 99))
 def test_a_random_plan_does_what_it_says_in_any_order(
     case: tuple[Model, Plan, np.ndarray], seed: int
@@ -150,7 +151,7 @@ def test_a_random_plan_does_what_it_says_in_any_order(
                 np.testing.assert_array_equal(result[ranks], meaning(plan, operand[ranks]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases())
 def test_each_semaphore_of_a_random_plan_has_one_queue(
     case: tuple[Model, Plan, np.ndarray],
@@ -164,7 +165,7 @@ def test_each_semaphore_of_a_random_plan_has_one_queue(
     assert all(len(queues) == 1 for queues in writers.values())
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(plan=st.integers(0, 1), seed=st.integers(0, 999))
 def test_in_a_loop_an_operand_is_read_when_written_and_kept_until_read(
     plan: int, seed: int
@@ -178,7 +179,7 @@ def test_in_a_loop_an_operand_is_read_when_written_and_kept_until_read(
     np.testing.assert_array_equal(run.outputs[0], x)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 999))
 def test_a_slot_at_two_peers_is_used_again_when_both_have_read_it(seed: int) -> None:
     plan = one_slot_at_two(5)

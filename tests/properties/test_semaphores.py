@@ -11,9 +11,10 @@ from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphore
 from ncc_runtime.lowering.choices import ProgramChooser
 from ncc_runtime.lowering.executable import IDLE
 from tests.draws_collectives import Case, cases
+from tests.example_count import examples
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(case=cases())
 def test_each_semaphore_is_incremented_by_one_queue_and_waited_for_within_reach(case: Case):
     topology, nodes, placement, lnc = case.place
@@ -37,7 +38,7 @@ def test_each_semaphore_is_incremented_by_one_queue_and_waited_for_within_reach(
         assert (totals[waiting, sem[rows, waiting]] >= value[rows, waiting]).all()
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(case=cases())
 def test_the_choice_counts_the_semaphores_that_filling_hands_out(case: Case):
     topology, nodes, placement, lnc = case.place

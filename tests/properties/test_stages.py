@@ -10,6 +10,7 @@ from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.runtime import program_of
 from tests.draws_graphs import Case, cases
 from tests.draws_loops import inputs_of, looping_modules
+from tests.example_count import examples
 from tests.stage_programs import cut
 
 
@@ -30,14 +31,14 @@ def assert_cut_computes_the_same(text: str, inputs: list[np.ndarray], parts: lis
     assert [one.tobytes() for one in found] == [one.tobytes() for one in wanted]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases(), data=st.data())
 def test_a_graph_cut_into_stages_computes_the_same(case: Case, data: st.DataObject):
     parts = data.draw(cuts(case.module.ranks))
     assert_cut_computes_the_same(print_module(case.module), list(case.inputs), parts)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(module=looping_modules(), data=st.data())
 def test_loops_and_branches_cut_into_stages_go_the_same_way(module, data: st.DataObject):
     parts = data.draw(cuts(module.ranks))

@@ -34,6 +34,7 @@ from ncc_runtime.placement import PlaceOptions, place, place_on
 from ncc_runtime.topology.graph import Topology
 from tests.draws_placed_groups import OPERATORS, Case, layout_of
 from tests.draws_topology import topology_file, worn
+from tests.example_count import examples
 from tests.plan_runs import Given, PlanRun
 from tests.programs import collective_program
 
@@ -94,7 +95,7 @@ def groups_on(draw: st.DrawFn, topology: Topology) -> GroupLayout:
     return GroupLayout.of(placement, order[: draw(st.integers(2, len(order)))])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), topology=worn(), seed=st.integers(0, 99))
 def test_on_any_worn_wiring_plans_are_right_in_any_order(
     data: st.DataObject, topology: Topology, seed: int
@@ -164,7 +165,7 @@ def test_an_all_gather_of_64_chips_takes_no_more_than_15_percent_over_its_bound(
     assert found.slots <= 63 * slices / 6 * 1.15
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data(), topology=worn(), slices=st.integers(1, 3))
 def test_every_unit_reaches_every_chip_once_over_links_that_are_free(
     data: st.DataObject, topology: Topology, slices: int
@@ -187,7 +188,7 @@ def test_every_unit_reaches_every_chip_once_over_links_that_are_free(
     assert (has == 1).all()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30))
 def test_as_few_colours_as_the_busiest_node_has_edges(ends: list[tuple[int, int]]) -> None:
     colours = edge_colouring(ends, 7)
@@ -360,7 +361,7 @@ def test_whichever_link_of_a_torus_is_down_the_wiring_that_is_searched_is_the_sa
     assert len(found) == 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data(), lost=st.integers(0, 383))
 def test_a_cube_without_a_link_is_numbered_alike_whatever_its_chips_are_called(
     data: st.DataObject, lost: int
@@ -374,7 +375,7 @@ def test_a_cube_without_a_link_is_numbered_alike_whatever_its_chips_are_called(
     assert relabelled(one, canonical_order(one)) == relabelled(two, canonical_order(two))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), chips=st.integers(1, 9))
 def test_renumbered_wires_are_the_same_links_between_the_same_chips(
     data: st.DataObject, chips: int

@@ -15,6 +15,7 @@ from tests import local_oracle
 from tests.draws_graphs import Case, cases
 from tests.draws_local_order import drawn_program
 from tests.draws_loops import looping_modules
+from tests.example_count import examples
 from tests.local_edits import faults
 from tests.mutation.engine_programs import model_text
 
@@ -56,12 +57,12 @@ def test_the_proof_agrees_with_all_ways_about_every_fault_of_a_wait(name):
 
 
 @given(module=looping_modules(most_ops=4), level=LEVELS)
-@settings(max_examples=15, suppress_health_check=QUIET)
+@settings(max_examples=examples(15), suppress_health_check=QUIET)
 def test_no_loop_or_branch_that_is_compiled_is_called_a_race(module, level):
     assert prove_local(placed(print_module(module), level)).texts == ()
 
 
 @given(case=cases(), level=LEVELS)
-@settings(max_examples=15, suppress_health_check=QUIET)
+@settings(max_examples=examples(15), suppress_health_check=QUIET)
 def test_no_program_that_is_compiled_is_called_a_race(case: Case, level):
     assert prove_local(placed(print_module(case.module), level, "trn1")).texts == ()

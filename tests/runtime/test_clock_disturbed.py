@@ -23,9 +23,10 @@ from tests.clock_reference import Reference
 from tests.clock_runs import collective, compiled, permute, planned, transfers
 from tests.draws_clock import busy_texts, placed_collectives
 from tests.draws_disturbances import drawn_disturbance
+from tests.example_count import examples
 from tests.small_executables import LOOPED
 
-few = settings(max_examples=25, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 
 CROSSING = [(0, 5), (5, 0), (1, 4), (4, 1), (2, 7), (7, 2), (3, 6)]
 PROGRAMS = {
@@ -51,7 +52,7 @@ def agreed(clock: Clock, disturbance: Disturbance, executable: Executable) -> No
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_disturbed_runs_are_timed_as_by_the_reference(name: str, count: int) -> None:
     executable = PROGRAMS[name]()
     clock = Clock(executable, planned(executable))

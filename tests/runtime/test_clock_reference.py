@@ -19,9 +19,10 @@ from tests.clock_runs import agreed, compiled, planned, recorded
 from tests.draws_clock import busy_texts, placed, placed_collectives
 from tests.draws_loops import inputs_of, looping_modules
 from tests.draws_neff import programs
+from tests.example_count import examples
 from tests.programs import collective_program
 
-few = settings(max_examples=15, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 NAMED = [(op, name) for op, algorithms in ALGORITHMS.items() for name in algorithms]
 PLACES = (
     PlaceOptions("trn2"),

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 import ncc_runtime
 from ncc_runtime.neff.program import Program
 from tests.draws_neff import programs
+from tests.example_count import examples
 
 
 @given(program=programs(most_steps=4), trip_count=st.integers(0, 2))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_random_nested_blocks_come_to_their_ends(program: Program, trip_count: int) -> None:
     trips = {block.name: trip_count for block in program.blocks}
     model = ncc_runtime.load(program, "trn2")

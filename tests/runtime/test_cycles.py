@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ncc_runtime.topology.cycles import closed_walk, disjoint_cycles, grid_cycles
 from ncc_runtime.topology.graph import Topology, build
 from tests.draws_topology import build_levels, grids, worn
+from tests.example_count import examples
 
 
 def torus(*dims: int) -> Topology:
@@ -72,7 +73,7 @@ def test_a_torus_has_cycles_both_ways_for_every_dimension(dims: tuple[int, ...])
     rings=st.lists(st.integers(2, 6), max_size=3).map(lambda dims: sorted(dims, reverse=True)),
     lines=st.lists(st.integers(1, 5), max_size=2),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_cycles_of_a_grid_pass_every_place_and_share_no_link(
     rings: list[int], lines: list[int]
 ) -> None:
@@ -143,7 +144,7 @@ def test_cycles_do_not_share_what_is_left_of_parallel_links() -> None:
 
 
 @given(topology=st.one_of(grids(), worn()))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_any_grid_has_cycles_of_its_own_links_only(topology: Topology) -> None:
     assert_cycles(topology, range(topology.chips_per_node))
 
@@ -194,7 +195,7 @@ def test_there_is_no_walk_between_chips_that_links_do_not_join() -> None:
 
 
 @given(topology=st.one_of(grids(), worn()))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_walk_of_any_grid_takes_no_link_twice_the_same_way(topology: Topology) -> None:
     chips = range(topology.chips_per_node)
     walk = closed_walk(topology, chips)

@@ -8,6 +8,7 @@ from ncc_runtime.report.topology.text import bisection, describe, diameter, leve
 from ncc_runtime.topology.format.spec import example_names, preset_names
 from ncc_runtime.topology.graph import Topology, build
 from tests.draws_topology import build_levels, topologies
+from tests.example_count import examples
 
 GB = 10**9
 
@@ -52,7 +53,7 @@ def test_an_oversubscribed_spine_is_the_bisection() -> None:
 
 
 @given(topology=topologies())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_the_diameter_is_that_of_the_graph(topology: Topology) -> None:
     chips, links = topology.chips_per_node, topology.links
     graph = networkx.DiGraph()

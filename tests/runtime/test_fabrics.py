@@ -28,6 +28,7 @@ from ncc_runtime.topology.routes import Routes
 from tests.clock_runs import agreed, permute
 from tests.draws_placed_groups import suited
 from tests.draws_topology import build_levels, fabrics, topologies, worn_fabrics
+from tests.example_count import examples
 from tests.programs import collective_program
 
 LARGE = ("trn2-ultraserver", "trn3-gen1-ultraserver", "trn3-gen2-ultraserver", "tpu-v4-cube")
@@ -159,7 +160,7 @@ def test_an_ultraserver_ranks_instance_by_instance_with_an_adapter_a_chip() -> N
 
 
 @given(topology=topologies(), data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_large_fabrics_are_routed_as_small_ones(topology: Topology, data: st.DataObject) -> None:
     dense = chip_pairs(topology)
     with pytest.MonkeyPatch.context() as patch:
@@ -212,7 +213,7 @@ def test_a_graph_of_an_instance_that_is_not_there_is_refused(node: int) -> None:
 
 
 @given(topology=worn_fabrics())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_graph_has_every_link_with_its_figures(topology: Topology) -> None:
     graph, links = topology.graph(), topology.links
     chips = [name for name, kind in graph.nodes(data="kind") if kind == "chip"]
@@ -236,7 +237,7 @@ def test_instances_meet_in_the_network() -> None:
 
 
 @given(topology=worn_fabrics())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_ways_go_round_what_is_down_by_the_fewest_links_left(topology: Topology) -> None:
     lengths = {}
     for node in range(topology.nodes):
@@ -428,7 +429,7 @@ def test_a_drawing_has_every_chip_rank_and_switch_once_and_apart(name: str) -> N
 
 
 @given(topology=fabrics())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_any_fabric_can_be_drawn_inside_its_canvas_and_described(topology: Topology) -> None:
     text, boxes = drawn(topology, topology.max_ranks)
     root = ElementTree.fromstring(text)

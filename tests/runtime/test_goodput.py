@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.jobs.goodput import FailureModel, simulated
+from tests.example_count import examples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     interval=st.floats(0.01, 2.0),
     checkpoint=st.floats(0.0, 0.5),
@@ -34,7 +35,7 @@ def test_what_is_played_agrees_with_the_expectation(
     assert goodput == pytest.approx(model.goodput(interval), abs=slack)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(checkpoint=st.floats(1e-4, 1e4), ratio=st.floats(3.0, 1e7), down=st.floats(0.0, 1.0))
 def test_the_best_interval_is_the_best_and_near_dalys(
     checkpoint: float, ratio: float, down: float

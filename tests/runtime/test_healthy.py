@@ -50,7 +50,7 @@ def test_runs_carry_the_time_on_the_healthy_machine() -> None:
 
 
 def test_the_healthy_machine_has_the_same_policy() -> None:
-    program = collective_program(CollectiveOp.ALL_REDUCE, 64, [4 << 20])
+    program = collective_program(CollectiveOp.ALL_REDUCE, 32, [256 * KB])
     for policy in ("neuron", "best"):
         settings = {"policy": policy, "times_only": True}
         damaged = ncc_runtime.load(program, LINK_DOWN, **settings)

@@ -25,6 +25,7 @@ from ncc_runtime.neff.program import BufferKind, Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.report.run import memory_use
 from tests.draws_neff import programs
+from tests.example_count import examples
 
 ROOT = Path(__file__).parents[2]
 MODELS = [*(ROOT / "ir_examples").glob("*.ir"), *(ROOT / "tests/data/hlo").glob("*.hlo")]
@@ -52,7 +53,7 @@ def test_the_kinds_add_up_to_what_is_charged(model: Path) -> None:
 
 
 @given(program=programs())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_of_any_correct_program_no_kind_is_negative(program: Program) -> None:
     if check(program):
         return

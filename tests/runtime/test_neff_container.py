@@ -26,6 +26,7 @@ from ncc_runtime.neff.document import DEFINITION, files_of
 from ncc_runtime.neff.listing import parse_program
 from ncc_runtime.neff.program import Program
 from tests.draws_neff import programs
+from tests.example_count import examples
 
 LISTING = Path(__file__).parents[1] / "data" / "neff" / "step.listing"
 LOOP = {"kind": "loop", "name": "l", "predicate": 0, "index": 0, "of": 1, "trip_count": None}
@@ -69,7 +70,7 @@ def sealed(files: dict[str, bytes] | list[tuple[str, bytes]], header: Header = S
 
 
 @given(program=programs())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_file_holds_its_program(program: Program) -> None:
     data = pack(program)
     assert unpack(data, "m.neff") == program
@@ -78,7 +79,7 @@ def test_a_file_holds_its_program(program: Program) -> None:
 
 def test_random_programs_obey_the_rules() -> None:
     @given(program=programs())
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     def obeys(program: Program) -> None:
         assert check(program) == ()
 
@@ -298,7 +299,7 @@ def test_columns_of_nonsense_are_refused(program: Program) -> None:
     files = files_of(program)
 
     @given(noise=st.binary(min_size=1, max_size=8), at=st.integers(0, len(files[name]) - 8))
-    @settings(max_examples=200)
+    @settings(max_examples=examples(200))
     def never_crash(noise: bytes, at: int) -> None:
         damaged = files[name][:at] + noise + files[name][at + len(noise) :]
         data = sealed({**files, name: damaged})

@@ -11,12 +11,13 @@ from ncc_runtime.errors import NeffError
 from ncc_runtime.neff.listing import parse_program, print_program
 from ncc_runtime.neff.program import Program
 from tests.draws_neff import programs
+from tests.example_count import examples
 
 LISTING = Path(__file__).parents[1] / "data" / "neff" / "step.listing"
 
 
 @given(program=programs())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_a_listing_parses_back_to_its_program(program: Program) -> None:
     assert parse_program(print_program(program)) == program
 
@@ -83,7 +84,7 @@ def test_an_empty_listing_is_refused() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_damaged_listing_is_a_program_or_one_line_of_refusal(data: st.DataObject) -> None:
     text = LISTING.read_text()
     start = data.draw(st.integers(0, len(text)))

@@ -106,7 +106,7 @@ def test_every_algorithm_averages(op: CollectiveOp, name: str) -> None:
     places = [
         (4, PlaceOptions("trn2")),
         (64, PlaceOptions("trn2")),
-        (128, PlaceOptions("trn2", 2)),
+        (32, PlaceOptions("trn2", 2)),
         (64, PlaceOptions("trn2-ultraserver", placement="spread")),
         (64, PlaceOptions(LINK_DOWN)),
     ]
@@ -124,7 +124,7 @@ def _averages(op: CollectiveOp, name: str, ranks: int, place: PlaceOptions) -> b
         if "cannot run by" not in str(error):
             raise
         return False
-    (result,) = model.run([given]).outputs
+    (result,) = model.run([given], clock=False).outputs
     wanted = np.broadcast_to(given.sum(axis=0) / np.float32(ranks), given.shape)
     if op is CollectiveOp.REDUCE_SCATTER:
         wanted = wanted[0].reshape(ranks, 2)

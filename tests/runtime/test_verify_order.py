@@ -36,6 +36,7 @@ from ncc_runtime.verify.deadlock import greedy, prove_deadlock
 from tests.draws_collectives import Case, cases
 from tests.draws_loops import looping_modules
 from tests.draws_neff import programs
+from tests.example_count import examples
 from tests.mutant_edits import (
     with_queue,
     with_wait,
@@ -49,7 +50,7 @@ from tests.small_executables import (
     ring,
 )
 
-DRAWN = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+DRAWN = settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize(
@@ -279,7 +280,7 @@ def test_ranks_that_part_and_meet_again_come_to_the_same_end():
     replayed(executable)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_greedy_run_gets_as_far_as_the_scheduler(data: st.DataObject):
     algorithm = data.draw(st.sampled_from(["ring", "mesh", "tree"]))

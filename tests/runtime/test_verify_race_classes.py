@@ -15,6 +15,7 @@ from ncc_runtime.verify import conflicts, races
 from ncc_runtime.verify.races import Neighbours, unproved
 from ncc_runtime.verify.segments import segments
 from ncc_runtime.verify.symmetry import are_disjoint, proved_by_rotation
+from tests.example_count import examples
 from tests.mutant_edits import with_queue
 from tests.programs import collective_program
 from tests.race_programs import (
@@ -187,7 +188,7 @@ def test_accesses_set_against_each_other_in_parts_give_the_same_verdict(
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     spans=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), min_size=1, max_size=8),
     one_size=st.booleans(),

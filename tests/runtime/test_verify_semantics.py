@@ -30,6 +30,7 @@ from ncc_runtime.verify.semantics.cells import MemoryCells
 from ncc_runtime.verify.semantics.fingerprints import Powers
 from ncc_runtime.verify.semantics.semantics import prove_semantics
 from tests.draws_collectives import Case, cases
+from tests.example_count import examples
 from tests.programs import LINK_DOWN, collective_program
 
 ALL = [(op, name) for op, names in ALGORITHMS.items() for name in names]
@@ -130,7 +131,7 @@ def test_every_algorithm_is_proved_wherever_it_runs(op: CollectiveOp, name: str)
         assert proof_of(executable).texts == ()
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(case=cases())
 def test_there_is_no_false_alarm_on_random_collectives(case: Case) -> None:
     """Any operator, groups, sizes, dtype, reduction and placement."""
