@@ -145,6 +145,15 @@ class RecordedDecisions:
         bounds = np.searchsorted(rank[order], np.arange(1, self._ranks))
         return np.split(enters[order], bounds)
 
+    def agree_with(self, other: "RecordedDecisions") -> bool:
+        """Whether no rank decided otherwise than in another run, as far as both went."""
+        for place in self._taken.keys() & other._taken.keys():
+            for mine, others in zip(self.taken(*place), other.taken(*place), strict=True):
+                both = min(len(mine), len(others))
+                if (mine[:both] != others[:both]).any():
+                    return False
+        return True
+
     def fingerprint(self) -> Hashable:
         """Equal for runs of one executable whose decisions are the same."""
         return tuple(

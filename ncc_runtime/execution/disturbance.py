@@ -4,7 +4,7 @@
 values what changes data. Times count from the launch of the run, as in traces, in picoseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import attrs
@@ -55,6 +55,26 @@ class TransferFault:
     longer_ps: int = 0  # until its last byte has arrived, as when packets are sent again
     late_ps: int = 0  # from then until its increments are seen, on top of what is usual
     flipped_bits: tuple[int, ...] = ()  # of what it writes, counted from bit 0 of its first byte
+
+
+def joined_transfers(faults: Iterable[TransferFault]) -> dict[tuple[int, int, int], TransferFault]:
+    """All that goes wrong with each transfer, by queue, rank and number.
+
+    One of two faults that loses the completion loses it, times add up, a bit that flips twice is
+    as it was.
+    """
+    joined: dict[tuple[int, int, int], TransferFault] = {}
+    for fault in faults:
+        key = fault.queue, fault.rank, fault.nth
+        before = joined.get(key, TransferFault(*key))
+        joined[key] = TransferFault(
+            *key,
+            completions=min(2, before.completions * fault.completions),
+            longer_ps=before.longer_ps + fault.longer_ps,
+            late_ps=before.late_ps + fault.late_ps,
+            flipped_bits=tuple(sorted({*before.flipped_bits} ^ {*fault.flipped_bits})),
+        )
+    return joined
 
 
 @attrs.frozen

@@ -154,12 +154,6 @@ class Rings:
         there = np.minimum(nth, ring.rows.shape[1] - 1)
         return np.where(nth < ring.pushed[ranks], ring.rows[ranks, there], IDLE)
 
-    def unfinished(self) -> Iterator[tuple[int, int]]:
-        """(queue, rank) of the rings that have not done all that was pushed."""
-        for number, ring in self._rings.items():
-            for rank in np.flatnonzero(ring.done < ring.pushed).tolist():
-                yield number, rank
-
 
 SHOWN = 16
 """Waiting queues named in full; the rest are counted."""

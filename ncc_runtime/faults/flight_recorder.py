@@ -341,7 +341,11 @@ class _Texts:
         if culprit.kind is CulpritKind.CYCLE:
             return f"a deadlock: {names.replace(' or ', ', ')} wait for one another"
         if culprit.kind is CulpritKind.NEVER:
-            return f"{names} waits for what nothing provides"
+            waiting = [process_name(self._executable, process) for process in culprit.roots]
+            if names in waiting:
+                return f"{names} waits for what nothing provides"
+            more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+            return f"{names} makes no more of the increments that {waiting[0]}{more} wait for"
         if culprit.kind is CulpritKind.LOST:
             if not culprit.transfers:
                 return f"increments of {names} were lost"

@@ -27,7 +27,12 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     undecided,
 )
-from ncc_runtime.execution.disturbance import ALWAYS_PS, NOTHING, Disturbance
+from ncc_runtime.execution.disturbance import (
+    ALWAYS_PS,
+    NOTHING,
+    Disturbance,
+    joined_transfers,
+)
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
@@ -76,6 +81,7 @@ class FaultOutcome:
     error: str = ""  # what a device refuses
     outputs: Sequence[np.ndarray] = ()  # of a run that was played to its end
     is_settled: bool = True  # else control flow follows from times: no times found that agree
+    has_same_rows: bool = True  # its rows are those of the undisturbed run, as far as it comes
 
 
 class Laboratory:
@@ -153,6 +159,7 @@ class Laboratory:
                     timed=timed,
                     has_race=doubled.has_race,
                 )
+        before = self.undisturbed
         try:
             timed, played = self.played(disturbance)
         except EndlessError:
@@ -172,6 +179,7 @@ class Laboratory:
             has_race=played.has_race,
             outputs=() if effect is Effect.STALL else played.outputs,
             is_settled=not played.diverged,
+            has_same_rows=played.decisions.agree_with(before.decisions),
         )
 
     def waits(self, outcome: FaultOutcome) -> WaitGraph:
@@ -266,7 +274,8 @@ def _doubled(trace: Trace, edges: Edges, disturbance: Disturbance) -> _Doubled |
     several queues increment a counter.
     """
     executable = trace.executable
-    doubled = [fault for fault in disturbance.transfers if fault.completions > 1]
+    joined = joined_transfers(disturbance.transfers).values()
+    doubled = [fault for fault in joined if fault.completions > 1]
     if not doubled:
         return _Doubled(is_early=False, has_race=False)
     if any(not isinstance(queue, DmaQueue) and queue.jumps for queue in executable.queues):

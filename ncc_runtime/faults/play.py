@@ -10,14 +10,14 @@ A DMA ring moves one transfer after another. The clock lets the next one begin w
 of the one before are on their way; if it reads those, they land first, as in the proofs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.clock import Halted, TimedRun
 from ncc_runtime.execution.control_flow import RecordedDecisions, selected
-from ncc_runtime.execution.disturbance import Disturbance, TransferFault
+from ncc_runtime.execution.disturbance import Disturbance, joined_transfers
 from ncc_runtime.execution.scheduler import QueueStates, RowBatch, Scheduler, Stuck
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
@@ -77,9 +77,7 @@ class Playback:
         self._decisions = RecordedDecisions(executable.ranks, self._entered_of)
         self._state = QueueStates(executable, self._decisions)
         self._sizes = SizeRecord(executable)
-        self._faults: Mapping[tuple[int, int, int], TransferFault] = {
-            (fault.queue, fault.rank, fault.nth): fault for fault in disturbance.transfers
-        }
+        self._faults = joined_transfers(disturbance.transfers)
         self._faulty_rings = {fault.queue for fault in disturbance.transfers}
         self._flips = sorted(disturbance.memory, key=lambda fault: fault.at_ps, reverse=True)
         shape = len(executable.queues), executable.ranks
@@ -303,7 +301,10 @@ class Playback:
     # ---- what the clock and the values must agree on
 
     def _check_stuck(self, stuck: Sequence[Stuck], halted: Sequence[Halted]) -> None:
-        """DisagreementError unless exactly those queues have rows left that the clock says."""
+        """DisagreementError unless exactly those queues have rows left that the clock says.
+
+        None of these may be one that the values would let go on.
+        """
         executable = self._executable
         here = {(one.queue, one.rank): one for one in self._state.stuck()}
         there = {(one.queue, one.rank): one for one in stuck}
@@ -315,10 +316,11 @@ class Playback:
                 continue
             name = f"rank {key[1]}, queue {executable.queues[key[0]].name}"
             lines.append(f"{name}: {_where(clocks)} by the clock, {_where(mine)} by values")
-        for number, rank in self._state.rings.unfinished():
-            if (number, rank) not in stopped:
-                name = f"rank {rank}, queue {executable.queues[number].name}"
-                lines.append(f"{name}: by values it has transfers left")
+        for batch in Scheduler(executable, self._decisions, self._state).everything_ready():
+            for rank in batch.ranks.tolist():
+                if (batch.queue, rank) not in stopped:
+                    name = f"rank {rank}, queue {executable.queues[batch.queue].name}"
+                    lines.append(f"{name}: by values it can go on at pc {batch.row}")
         if lines:
             more = f"\n  … and {len(lines) - 8} more" if len(lines) > 8 else ""
             raise DisagreementError(

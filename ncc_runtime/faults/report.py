@@ -89,6 +89,12 @@ class FaultReport:
             yield f"  … and {len(more)} more outputs, all in --json"
         if self.blame is not None:
             yield from blame_report.lines(self.blame)
+        elif self.outcome.timed is not None:
+            time_ps = self.outcome.timed.trace.time_ps
+            yield (
+                f"control flow is another: {time_ps / 1e6:.3f} us instead of "
+                f"{self.undisturbed_ps / 1e6:.3f} us, and no row is compared with its own"
+            )
         if self.stall is not None:
             yield from self.stall.as_text().splitlines()
         for detector in (self.heartbeat, self.checksum):
@@ -197,8 +203,9 @@ def reported(
             fault_ps=fault_ps,
             late_start_ps=disturbance.late_start_ps,
         )
-    has_same_rows = stalls or len(trace) == len(laboratory.trace)
-    losses = blamed(clock, laboratory.trace, trace, found) if has_same_rows else None
+    losses: Blame | None = None
+    if outcome.has_same_rows:
+        losses = blamed(clock, laboratory.trace, trace, found)
     beats: HeartbeatReport | None = None
     if beat is not None:
         beats = heartbeat_report(

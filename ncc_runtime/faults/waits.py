@@ -247,6 +247,7 @@ class Waiter:
     awaited: int
     since_ps: int | None  # its last step, or the end of its last row, 0 if none; None: not known
     awaits: tuple[Process, ...]  # whose next rows it waits for
+    past: tuple[Process, ...] = ()  # NEVER: that made increments like these, and make no more
 
     @property
     def process(self) -> Process:
@@ -269,7 +270,7 @@ class CulpritKind(enum.Enum):
 
     LOST = "lost"  # increments of rows that were performed never arrived
     STILL = "still"  # queues stand still though they miss nothing
-    NEVER = "never"  # a queue waits for more than anything will provide
+    NEVER = "never"  # queues wait for increments that their makers have gone past
     CYCLE = "cycle"  # queues wait for one another
 
 
@@ -396,24 +397,25 @@ class _Resolver:
         held: int = 0,
         awaited: int = 0,
         awaits: tuple[Process, ...] = (),
+        past: tuple[Process, ...] = (),
     ) -> Waiter:
         since = None if self._run.trace is None else self._ends.get(process, 0)
         if reason is WaitReason.STILL:
             since = self._run.progress_ps.get(process, since)
-        return Waiter(*process, row, reason, sem, held, awaited, since, awaits)
+        return Waiter(*process, row, reason, sem, held, awaited, since, awaits, past)
 
     def _increment(self, one: Stuck, held: int) -> Waiter:
         """A wait for a semaphore that does not hold enough."""
         awaits: tuple[Process, ...] = ()
+        past: tuple[Process, ...] = ()
         if self._run.made[one.rank, one.sem] >= one.awaited:
             reason = WaitReason.LOST
         else:
-            awaits = tuple(
-                maker
-                for maker in self._makers.get((one.rank, one.sem), ())
-                if self._makes(maker, one.rank, one.sem)
-            )
+            makers = self._makers.get((one.rank, one.sem), ())
+            awaits = tuple(maker for maker in makers if self._makes(maker, one.rank, one.sem))
             reason = WaitReason.INCREMENT if awaits else WaitReason.NEVER
+            if not awaits:
+                past = tuple(dict.fromkeys(map(self._program_of, makers)))
         return self._waiter(
             (one.queue, one.rank),
             one.row,
@@ -422,7 +424,15 @@ class _Resolver:
             held=held,
             awaited=one.awaited,
             awaits=awaits,
+            past=past,
         )
+
+    def _program_of(self, process: Process) -> Process:
+        """Who decides what a queue of a rank performs: of a ring its CC-core."""
+        queue = self._executable.queues[process[0]]
+        if isinstance(queue, DmaQueue):
+            return core_of(self._executable, queue), process[1]
+        return process
 
     def _makes(self, process: Process, rank: int, sem: int) -> bool:
         """Whether rows that a queue of a rank has left increment a semaphore."""
@@ -762,11 +772,17 @@ def _is_inside(less: Suspect, more: Suspect, *, is_known: bool) -> bool:
 
 
 def _never_culprits(run: StalledRun, waiters: Mapping[Process, Waiter]) -> Iterator[Culprit]:
-    """Waits that nothing which is left to perform would end."""
+    """Waits that nothing which is left to perform would end, by who has gone past them.
+
+    Where nobody ever makes such an increment, the waiter itself is named.
+    """
+    roots: dict[tuple[Process, ...], list[Process]] = {}
     for one in waiters.values():
         if one.reason is WaitReason.NEVER:
-            suspect = _queue_suspect(run.executable, one.process)
-            yield Culprit(CulpritKind.NEVER, (suspect,), (one.process,), ())
+            roots.setdefault(one.past or (one.process,), []).append(one.process)
+    for past, waiting in roots.items():
+        suspects = tuple(_queue_suspect(run.executable, process) for process in past)
+        yield Culprit(CulpritKind.NEVER, suspects, tuple(waiting), ())
 
 
 def _cycles(run: StalledRun, waiters: Mapping[Process, Waiter]) -> Iterator[Culprit]:

@@ -1,11 +1,15 @@
 """Values under faults, played on drawn times: what comes of faults, and what must not."""
 
+from typing import Any
+
 import attrs
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ncc_compiler
+import ncc_runtime
 from ncc_runtime.execution.disturbance import (
     NOTHING,
     Disturbance,
@@ -14,8 +18,11 @@ from ncc_runtime.execution.disturbance import (
     TransferFault,
 )
 from ncc_runtime.faults import outcome as outcomes
-from ncc_runtime.faults.outcome import Effect, Laboratory, differences_of
+from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, differences_of
 from ncc_runtime.faults.play import DisagreementError, Playback
+from ncc_runtime.faults.report import reported
+from ncc_runtime.faults.text import parse
+from ncc_runtime.faults.waits import CulpritKind
 from ncc_runtime.inputs import bound_inputs
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -252,6 +259,75 @@ def test_a_queue_that_only_the_clock_takes_for_stuck_is_a_disagreement() -> None
     assert timed.stuck
     with pytest.raises(DisagreementError, match="disagree on who is stuck"):
         playback(lab, lost).run(attrs.evolve(timed, stuck=timed.stuck[1:]))
+
+
+def test_a_queue_that_the_values_would_let_go_on_is_a_disagreement() -> None:
+    lab = laboratory(ring())
+    lost = Disturbance(transfers=(TransferFault(*transfers(lab.executable)[0], completions=0),))
+    timed = lab.clock.run(lost)
+    assert timed.stuck
+    with pytest.raises(DisagreementError, match="by values it can go on at pc"):
+        playback(lab, NOTHING).run(timed)
+
+
+def test_what_goes_wrong_with_one_transfer_is_joined_for_clock_and_values() -> None:
+    lab = laboratory(ring(), times=None)
+    where = transfers(lab.executable)[0]
+
+    def outcome(**faults: Any) -> FaultOutcome:
+        return lab.outcome(Disturbance(transfers=(TransferFault(*where, **faults),)))
+
+    def together(*each: dict[str, Any]) -> FaultOutcome:
+        return lab.outcome(
+            Disturbance(transfers=tuple(TransferFault(*where, **one) for one in each))
+        )
+
+    both = together({"flipped_bits": (30,)}, {"flipped_bits": (3,)})
+    assert both.differences == outcome(flipped_bits=(3, 30)).differences != ()
+    twice = together({"flipped_bits": (30,)}, {"flipped_bits": (30,)})
+    assert twice.effect is Effect.HARMLESS
+    doubled = together({"completions": 2}, {"late_ps": 10**7}, {"flipped_bits": (3,)})
+    assert doubled.has_race
+    lost = together({"completions": 2}, {"completions": 0})
+    assert lost.effect is Effect.STALL
+    assert not lost.has_race
+
+
+LOOP_WHILE_LARGE = """HloModule halves, replica_count=4
+add { a = f32[] parameter(0)
+ b = f32[] parameter(1)
+ ROOT r = f32[] add(a, b) }
+goes_on { s = (f32[], f32[8]) parameter(0)
+ x = f32[] get-tuple-element(s), index=0
+ one = f32[] constant(1)
+ ROOT c = pred[] compare(x, one), direction=GT }
+body { s = (f32[], f32[8]) parameter(0)
+ x = f32[] get-tuple-element(s), index=0
+ v = f32[8] get-tuple-element(s), index=1
+ half = f32[] constant(0.5)
+ y = f32[] multiply(x, half)
+ r = f32[8] all-reduce(v), replica_groups={}, to_apply=add
+ ROOT t = (f32[], f32[8]) tuple(y, r) }
+ENTRY main { x = f32[] parameter(0)
+ v = f32[8] parameter(1)
+ s = (f32[], f32[8]) tuple(x, v)
+ w = (f32[], f32[8]) while(s), condition=goes_on, body=body
+ ROOT r = f32[8] get-tuple-element(w), index=1 }
+"""
+
+
+def test_a_rank_that_leaves_a_loop_sooner_is_the_culprit_and_no_rows_are_compared() -> None:
+    model = ncc_runtime.load(ncc_compiler.compile_text(LOOP_WHILE_LARGE), "trn2")
+    lab = model.laboratory([np.full(4, 16, np.float32), np.ones((4, 8), np.float32)])
+    fault = parse("bit 23 of element 0 of arg0 on rank 0 flips")
+    report = reported(lab, [fault], seed=0, timeout_ps=10**12)
+    assert report.outcome.effect is Effect.STALL
+    assert report.blame is None
+    assert "control flow is another" in "\n".join(report.lines())
+    assert report.stall is not None
+    (culprit,) = report.stall.record.graph.culprits
+    assert culprit.kind is CulpritKind.NEVER
+    assert culprit.ranks == (0,)
 
 
 def playback(lab: Laboratory, disturbance: Disturbance = NOTHING) -> Playback:

@@ -19,6 +19,7 @@ from ncc_runtime.execution.disturbance import (
     PartSpeed,
     QueueSpeed,
     TransferFault,
+    joined_transfers,
 )
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -149,17 +150,12 @@ def whole_mb(rate: int, divisor: int) -> int:
 
 
 def _faults(transfers: Sequence[TransferFault], ranks: int) -> np.ndarray:
-    """Records of transfers that go wrong; what goes wrong with one several times adds up."""
-    joined: dict[tuple[int, int], tuple[int, int, int]] = {}
-    for fault in filter(_changes_times, transfers):
-        key = fault.queue * ranks + fault.rank, fault.nth
-        completions, longer_ps, late_ps = joined.get(key, (1, 0, 0))
-        joined[key] = (
-            min(2, completions * fault.completions),
-            longer_ps + fault.longer_ps,
-            late_ps + fault.late_ps,
-        )
-    rows = [(*key, *found) for key, found in sorted(joined.items())]
+    """Records of transfers whose times change, by process and number."""
+    rows = [
+        (each.queue * ranks + each.rank, each.nth, each.completions, each.longer_ps, each.late_ps)
+        for _, each in sorted(joined_transfers(transfers).items())
+        if _changes_times(each)
+    ]
     return np.array(rows, empty("fault", 0).dtype)
 
 
