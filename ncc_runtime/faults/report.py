@@ -17,7 +17,7 @@ from ncc_runtime.faults.detectors import (
     checksum_report,
     heartbeat_report,
 )
-from ncc_runtime.faults.fault import Fault
+from ncc_runtime.faults.fault import Fault, time_text
 from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
@@ -35,6 +35,7 @@ class FaultReport:
 
     - `faults`: as resolved, with their draws
     - `undisturbed_ps`: the time of the run without them
+    - `timeout_ps`: after how long hosts give up
     - `outcome`: harmless, wrong values, stall, error or endless loop
     - `blame`: who lost time, and by which fault; None for a run without an end, and where values
       that are wrong decided control flow, so that other rows ran
@@ -45,6 +46,7 @@ class FaultReport:
     faults: tuple[ResolvedFault, ...]
     seed: int
     undisturbed_ps: int
+    timeout_ps: int
     outcome: FaultOutcome
     blame: Blame | None = None
     stall: StallReport | None = None
@@ -56,6 +58,12 @@ class FaultReport:
     def is_complete(self) -> bool:
         """Whether the run comes to its end."""
         return self.outcome.effect in (Effect.HARMLESS, Effect.WRONG)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it comes to its end later than hosts wait: a false alarm."""
+        timed = self.outcome.timed
+        return self.is_complete and timed is not None and timed.trace.time_ps > self.timeout_ps
 
     @property
     def timeline(self) -> tuple[Trace, Sequence[Mark]] | None:
@@ -87,6 +95,8 @@ class FaultReport:
         yield from map(difference_text, worst_first[:SHOWN])
         if more := worst_first[SHOWN:]:
             yield f"  … and {len(more)} more outputs, all in --json"
+        if self.is_given_up:
+            yield f"hosts give up after {time_text(self.timeout_ps)}, before it ends: a false alarm"
         if self.blame is not None:
             yield from blame_report.lines(self.blame)
         elif self.outcome.timed is not None:
@@ -126,6 +136,7 @@ class FaultReport:
             "is_proved": outcome.is_proved,
             "has_race": outcome.has_race,
             "error": outcome.error or None,
+            "is_given_up": self.is_given_up,
             "differences": [
                 {
                     "output": f"out{each.output}",
@@ -190,7 +201,7 @@ def reported(
         outcome = FaultOutcome(effect, is_proved=False, timed=timed)
     undisturbed_ps = laboratory.trace.time_ps
     if outcome.timed is None:
-        return FaultReport(found, seed, undisturbed_ps, outcome, has_values=values)
+        return FaultReport(found, seed, undisturbed_ps, timeout_ps, outcome, has_values=values)
     trace = outcome.timed.trace
     stalls = outcome.effect is Effect.STALL
     stall: StallReport | None = None
@@ -221,6 +232,7 @@ def reported(
         found,
         seed,
         undisturbed_ps,
+        timeout_ps,
         outcome,
         losses,
         stall,

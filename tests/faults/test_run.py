@@ -138,6 +138,13 @@ def test_the_timeout_of_the_environment_counts_where_none_is_given(run, monkeypa
     assert "NEURON_RT_EXEC_TIMEOUT=soon is no number of seconds" in error
 
 
+def test_hosts_that_give_up_a_run_that_would_end_are_told(run) -> None:
+    code, text, _ = run("--fault", LATE, "--no-values", "--exec-timeout", "50e-6")
+    assert code == 0
+    assert "\nhosts give up after 50us, before it ends: a false alarm\n" in text
+    assert "give up" not in run("--fault", LATE, "--no-values")[1]
+
+
 @pytest.mark.parametrize("fault", [LATE, DEAD])
 def test_the_timeline_has_the_fault_and_what_stalled(run, fault: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json.gz"
