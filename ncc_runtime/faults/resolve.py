@@ -382,9 +382,10 @@ class FaultSites:
         if rank >= self.executable.ranks:
             known = [f"rank 0 to {self.executable.ranks - 1}"]
             raise self._missing(fault, f"rank {rank}", known)
-        arrays = self._arrays()
+        arrays = self._arrays(rank)
         if fault.place not in arrays:
-            raise self._missing(fault, f"array {fault.place}", sorted(arrays, key=len))
+            where = f" on rank {rank}" if len(self.executable.stages) > 1 else ""
+            raise self._missing(fault, f"array {fault.place}{where}", sorted(arrays, key=len))
         tensor_id = arrays[fault.place]
         tensor: Tensor = program.tensors[tensor_id]
         size = tensor.dtype.size_bytes
@@ -397,16 +398,21 @@ class FaultSites:
         address = program.address(tensor_id) + element * size + bit // 8
         return MemoryFault(rank, address, bit % 8, at_ps)
 
-    def _arrays(self) -> dict[str, int]:
-        """Tensors by the names that users see: arg0, out0, of parameters, of operations."""
-        program = self.executable.program
+    def _arrays(self, rank: int) -> dict[str, int]:
+        """Tensors of a rank by the names that users see: arg0, out0, of parameters, operations."""
+        program, buffers = self.executable.program, self.executable.stage_of(rank).buffers
         names: dict[str, int] = {}
+
+        def add(name: str, tensor: int) -> None:
+            if program.tensors[tensor].buffer in buffers:
+                names.setdefault(name, tensor)
+
         for number, tensor in enumerate(program.inputs):
-            names.setdefault(f"arg{number}", tensor)
-            names.setdefault(program.parameter(number).name or f"arg{number}", tensor)
+            add(f"arg{number}", tensor)
+            add(program.parameter(number).name or f"arg{number}", tensor)
         for number, tensor in enumerate(program.outputs):
-            names.setdefault(f"out{number}", tensor)
-            names.setdefault(program.result(number).name or f"out{number}", tensor)
+            add(f"out{number}", tensor)
+            add(program.result(number).name or f"out{number}", tensor)
         for number, each in enumerate(program.tensors):
-            names.setdefault(each.name, number)
+            add(each.name, number)
         return names

@@ -13,7 +13,9 @@ from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance
 from ncc_runtime.faults.resolve import joined, resolved
 from ncc_runtime.faults.text import parse
+from ncc_runtime.runtime import program_of
 from tests.faults.test_text import drawn_fault
+from tests.stage_programs import cut
 
 TEXT = """
 add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
@@ -142,3 +144,24 @@ def test_drawn_faults_are_resolved_or_refused(clock: Clock) -> None:
             continue
         known += 1
     assert known > 40
+
+
+def test_a_rank_has_the_arrays_of_its_own_stage() -> None:
+    """Both stages have an x; arg0 is that of the first one's ranks, arg1 that of the second's."""
+    program = program_of(ncc_compiler.compile_text(TEXT))
+    first, second = cut(program, [range(4), range(4, 8)])
+    executable = ncc_runtime.load([first, second], "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+
+    def address(place: str, rank: int) -> int:
+        (flip,) = disturbance_of(
+            clock, f"bit 0 of element 0 of {place} on rank {rank} flips"
+        ).memory
+        return flip.address
+
+    x = program.address(program.inputs[0])
+    assert address("arg0", 3) == address("x", 3) == x
+    assert address("arg1", 6) == address("x", 6) == second[0].address(program.inputs[0]) > x
+    for place, rank in (("arg0", 6), ("arg1", 3)):
+        with pytest.raises(InputError, match=f"no array {place} on rank {rank}; there is"):
+            address(place, rank)
