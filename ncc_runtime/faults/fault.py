@@ -59,6 +59,9 @@ HEADER_BYTES = 100
 MOST_FLAPS = 10_000
 """A link that flaps without an end does so this often."""
 
+MOST_STOPS = 1_000_000
+"""What links and adapters of one fault may flap in all: some hundred MB, and seconds."""
+
 MOST_PS = 10**15
 """The latest time and the longest delay of a fault: a thousand seconds."""
 

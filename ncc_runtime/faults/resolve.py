@@ -25,10 +25,12 @@ from ncc_runtime.faults.fault import (
     HEADER_BYTES,
     MOST_FLAPS,
     MOST_PS,
+    MOST_STOPS,
     PACKET_BYTES,
     RETRANSMIT_PS,
     Fault,
     Kind,
+    When,
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, is_run_by
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -62,18 +64,40 @@ def resolved(clock: Clock, faults: Sequence[Fault], seed: int = 0) -> tuple[Reso
     A fault at a run of a collective begins as that run does under the faults before it.
     """
     sites = FaultSites(clock, seed)
-    found: dict[int, ResolvedFault] = {}
-    for number, fault in enumerate(faults):
-        if fault.when.run is None:
-            found[number] = sites.resolved(fault, number, fault.when.at_ps)
+    begins_ps = {n: fault.when.at_ps for n, fault in enumerate(faults) if fault.when.run is None}
+    found = {n: sites.resolved(faults[n], n, at_ps) for n, at_ps in begins_ps.items()}
     waiting = [number for number in range(len(faults)) if number not in found]
-    while waiting:
-        trace = sites.undisturbed if not found else clock.run(joined(found.values())).trace
+    while True:
+        # what lasts as long as the run, or hits what happens in a time, follows from its times,
+        # which it changes: later ones only, so that they settle from the first on
+        unsettled = [n for n in found if _follows_times(faults[n])]
+        trace = sites.run
+        if (waiting and found) or unsettled:
+            trace = clock.run(joined(found.values())).trace
+        if unsettled:
+            sites.run = trace
+            again = {n: sites.resolved(faults[n], n, begins_ps[n]) for n in unsettled}
+            if any(_differ(again[n].disturbance, found[n].disturbance) for n in unsettled):
+                found |= again
+                continue
+        if not waiting:
+            return tuple(found[number] for number in range(len(faults)))
         starts = {number: sites.start_ps(faults[number], trace) for number in waiting}
         first = min(waiting, key=lambda number: (starts[number], number))
+        begins_ps[first] = starts[first]
         found[first] = sites.resolved(faults[first], first, starts[first])
         waiting.remove(first)
-    return tuple(found[number] for number in range(len(faults)))
+
+
+def _follows_times(fault: Fault) -> bool:
+    """Whether what a fault does depends on when things happen in the run that it disturbs."""
+    has_times = fault.when != When()
+    is_endless = fault.when.for_ps is None
+    return (fault.kind is Kind.ADAPTER_LOSES and has_times) or bool(fault.flap_ps and is_endless)
+
+
+def _differ(first: Disturbance, second: Disturbance) -> bool:
+    return (first.parts, first.transfers) != (second.parts, second.transfers)
 
 
 def joined(faults: Iterable[ResolvedFault]) -> Disturbance:
@@ -102,8 +126,8 @@ class FaultSites:
         self.parts = Parts(self.executable.routes, model, self.executable.ranks)
 
     @cached_property
-    def undisturbed(self) -> Trace:
-        """The run without faults."""
+    def run(self) -> Trace:
+        """In which faults find the transfers that they name; unless set, the undisturbed run."""
         return self._clock.run().trace
 
     def resolved(self, fault: Fault, number: int, at_ps: int) -> ResolvedFault:
@@ -246,13 +270,21 @@ class FaultSites:
         parts = self._links(fault) if subject == "link" else self._adapters(fault)
         if fault.flap_ps is not None:
             down_ps, every_ps = fault.flap_ps
-            times = MOST_FLAPS
-            if end_ps != ALWAYS_PS:
+            if end_ps == ALWAYS_PS:
+                # at least until the run ends; some more, or it would be timed anew each time
+                periods = max(0, self.run.time_ps - at_ps) // every_ps
+                times = min(MOST_FLAPS, 1 << periods.bit_length())
+            else:
                 times = -(-(end_ps - at_ps) // every_ps)
             if times > MOST_FLAPS:
                 raise InputError(
                     f"fault '{fault}': {times:,} times, the most is {MOST_FLAPS:,}; give a longer "
                     "period, or less time"
+                )
+            if times * len(parts) > MOST_STOPS:
+                raise InputError(
+                    f"fault '{fault}': {len(parts):,} links or adapters, each way counted, "
+                    f"{times:,} times each; the most is {MOST_STOPS:,} in all: give a longer period"
                 )
             starts = [at_ps + every_ps * time for time in range(times)]
             return [
@@ -312,7 +344,7 @@ class FaultSites:
         Those of one transfer are sent again together, after one timeout, and those that are lost
         again after another.
         """
-        executable, trace = self.executable, self.undisturbed
+        executable, trace = self.executable, self.run
         adapters = {part - self.parts.span(PartKind.EFA).start for part in self._adapters(fault)}
         rate = int(self.parts.rates[self.parts.span(PartKind.EFA)].max(initial=1))
         found: list[TransferFault] = []
@@ -358,7 +390,7 @@ class FaultSites:
 
     def _transfer(self, fault: Fault, number: int) -> TransferFault:
         queue_number, rank = self._ring(fault)
-        trace, nth = self.undisturbed, fault.nth or 0
+        trace, nth = self.run, fault.nth or 0
         mine = np.flatnonzero((trace.queue == queue_number) & (trace.rank == rank))
         if nth >= len(mine):
             ring = f"{fault.place} on rank {rank}"

@@ -13,6 +13,7 @@ from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance
 from ncc_runtime.faults.resolve import joined, resolved
 from ncc_runtime.faults.text import parse
+from ncc_runtime.lowering.executable import DmaQueue
 from ncc_runtime.runtime import program_of
 from tests.faults.test_text import drawn_fault
 from tests.stage_programs import cut
@@ -111,6 +112,44 @@ def test_names_that_are_not_there_are_refused(clock: Clock, text: str, message: 
 def test_a_run_that_faults_before_it_keep_from_beginning_is_named_so(clock: Clock) -> None:
     with pytest.raises(InputError, match=r"p1 .* runs 0 times, under the faults"):
         disturbance_of(clock, "rank * dead", "at run 1 of p1: rank 3 dead")
+
+
+def test_what_flaps_without_an_end_does_so_until_the_run_ends(clock: Clock) -> None:
+    text = "at 20us: adapter n0.efa0 flaps 900ns of every 1us"
+    endless = disturbance_of(clock, text)
+    until_end = disturbance_of(clock, f"{text} for 3000us")
+    runs = [clock.run(disturbance).trace for disturbance in (endless, until_end)]
+    assert runs[0].time_ps == runs[1].time_ps > clock.run().trace.time_ps
+    assert max(part.end_ps for part in endless.parts) >= runs[0].time_ps
+    assert len(endless.parts) * 8 < len(until_end.parts)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("adapter * loses 50% for 76us",),
+        ("at 76us: adapter * loses 50%",),
+        ("rank 3 late by 200us", "at 250us: adapter * loses 50% for 50us"),
+    ],
+)
+def test_packets_are_lost_by_transfers_that_start_in_the_time_of_the_loss(
+    clock: Clock, texts: tuple[str, ...]
+) -> None:
+    """As they start in the disturbed run; the last of these times is behind the undisturbed one."""
+    *_, loss = resolved(clock, [parse(text) for text in texts])
+    hit = {(one.queue, one.rank, one.nth) for one in loss.disturbance.transfers}
+    trace = clock.run(disturbance_of(clock, *texts)).trace
+    begin_ps = loss.fault.when.at_ps
+    end_ps = begin_ps + (loss.fault.when.for_ps or 10**15)
+    started = set()
+    for number in trace.queues_of(DmaQueue):
+        for rank in range(clock.executable.ranks):
+            mine = (trace.queue == number) & (trace.rank == rank)
+            for nth, start_ps in enumerate(trace.start_ps[mine].tolist()):
+                if begin_ps <= start_ps < end_ps:
+                    started.add((number, rank, nth))
+    assert hit
+    assert hit <= started
 
 
 def test_one_fault_more_changes_no_draw(clock: Clock) -> None:
