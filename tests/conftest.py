@@ -8,8 +8,8 @@ import pytest
 from ncc_runtime import progress_bar
 
 # A deadline would make a verdict depend on how busy the machine is, and a random choice of examples
-# on luck: the suite tries the same examples each time, `make test-random` new ones. `make test` tries
-# a third of them (`tests/example_count.py`), `make test-slow` all.
+# on luck: the suite tries the same examples each time, `make test-random` new ones. `make test`
+# tries a third of them (`tests/example_count.py`), `make test-slow` all.
 hypothesis.settings.register_profile("many", deadline=None, derandomize=True, max_examples=100)
 hypothesis.settings.register_profile(
     "ncc", hypothesis.settings.get_profile("many"), max_examples=34
