@@ -81,7 +81,7 @@ def test_our_own_usage_errors_are_one_line_too(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("option", "meant"),
-    [("--seeed", "'--checked', '--feed', '--seed'"), ("--placment", "'--placement', '--plan'")],
+    [("--seeed", "'--fault-seed', '--feed', '--seed'"), ("--placment", "'--placement', '--plan'")],
 )
 def test_likely_options_are_named(
     option: str, meant: str, capsys: pytest.CaptureFixture[str]
