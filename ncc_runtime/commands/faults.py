@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "nccrt faults step.neff --topology trn2 --all dma.lost",
         "nccrt faults step.neff --fault 'at 60us: rank 3 dead'",
-        "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 100 --seed 1",
+        "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 500 --seed 1",
     )
 )
 @program_argument
