@@ -52,7 +52,7 @@ def agreed(clock: Clock, disturbance: Disturbance, executable: Executable) -> No
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("count", [5, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.slow)])
 def test_disturbed_runs_are_timed_as_by_the_reference(name: str, count: int) -> None:
     executable = PROGRAMS[name]()
     clock = Clock(executable, planned(executable))
