@@ -32,7 +32,8 @@ class RunOptions:
     - `shuffle_seed`: take ready instructions in a random order
     - `trip_counts`: how often loops run, by name, or which branch, for runs without values
     - `verify`: prove the program before it runs the first time
-    - `faults`: what goes wrong during the run, as docs/faults.md writes it
+    - `faults`: what goes wrong during the run, as docs/faults.md writes it: texts, `Fault`s, paths
+      of TOML files, or one of these
     - `fault_seed`: of what faults draw
     - `exec_timeout_s`: after how long hosts give up; None is NEURON_RT_EXEC_TIMEOUT, or 30 s
     """
@@ -47,7 +48,7 @@ class RunOptions:
     )
     trip_counts: Mapping[str, int] = attrs.field(factory=dict)
     verify: bool = True
-    faults: Sequence[Any] = ()  # texts, or `Fault`s of ncc_runtime.faults.fault
+    faults: Any = ()
     fault_seed: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     exec_timeout_s: float | None = None
 

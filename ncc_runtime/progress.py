@@ -56,6 +56,11 @@ def heard_by(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+def unheard() -> None:
+    """Nobody hears of phases from now on in this context, as in a process that was forked."""
+    _listener.set(None)
+
+
 @contextlib.contextmanager
 def phase(task: str, unit: str, total: int | None = None) -> Iterator[Phase]:
     """A phase of work; the work sets `done`."""

@@ -433,9 +433,9 @@ class Model:
         self, given: Given, arrays: Iterable[np.ndarray] | None, options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
+        from ncc_runtime.faults.files import as_faults
         from ncc_runtime.faults.outcome import Laboratory
         from ncc_runtime.faults.report import reported
-        from ncc_runtime.faults.text import parse
         from ncc_runtime.faults.watchdog import exec_timeout_ps
 
         if not options.clock:
@@ -445,7 +445,7 @@ class Model:
                 "a run with faults goes in the order of its times: it takes neither checked mode "
                 "nor a random order"
             )
-        faults = [parse(fault) if isinstance(fault, str) else fault for fault in options.faults]
+        faults = as_faults(options.faults)
         executable, clock = self.executable, None
         notes: tuple[str, ...] = ()
         executable.check_all_ranks_have_columns()
@@ -504,7 +504,12 @@ class Model:
             check_budget(self.executable, options)
             return bound_inputs(program, given, seed, self._drawn_counts)
 
-        return Laboratory(self.executable, bound, is_proved=options.verify)
+        return Laboratory(
+            self.executable,
+            bound,
+            is_proved=options.verify,
+            memory_bytes=options.memory_bytes,
+        )
 
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
         return result(self.signature, self.executable.program, outputs)

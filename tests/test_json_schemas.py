@@ -2,6 +2,7 @@
 
 import ast
 import json
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "loop.ir").write_text(LOOP)
     ncc_compiler.compile_text(LOOP).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
+    (made / "late.toml").write_text('[[fault]]\nwhat = "rank * late by uniform(0us, 9us)"\n')
     row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}
     row |= {"dtype": SENDRECV.dtype, "size_bytes": 4096, "time_us": 20.0}
     (made / "rows.json").write_text(json.dumps({"rows": [row]}))
@@ -103,6 +105,18 @@ SUCCESSES = [
     ("nccrt-run", "{0}/mlp.neff --down c0-c1 --policy best"),
     ("nccrt-run", "{0}/mlp.neff --seed 0 --steps 4 --feed out1=arg0 --draw arg2"),
     ("nccrt-run", "{0}/mlp.neff --no-values --steps 4 --feed out1=arg0 --checkpoint-every 2"),
+    ("nccrt-run", '{0}/mlp.neff --no-values --fault "rank 3 late by 9us" --down c0-c1'),
+    ("nccrt-faults", '{0}/mlp.neff --fault "rank 3 dead" --exec-timeout 2 --heartbeat 9us'),
+    (
+        "nccrt-faults",
+        '{0}/mlp.neff --fault "bit 3 of transfer 0 of cc0.dma0 on rank 0 flips" --checksum dma',
+    ),
+    (
+        "nccrt-faults",
+        '{0}/mlp.neff --fault "rank * slow by uniform(1, 2)" --runs 3 --heartbeat 9us',
+    ),
+    ("nccrt-faults", "{0}/mlp.neff --faults {0}/late.toml --runs 2 --outcomes"),
+    ("nccrt-faults", "{0}/mlp.neff --all rank.late --runs 2"),
     ("nccrt-goodput", "--step-time 1s --checkpoint-time 9s --mtbf 9h --runs 99 --every 9,99999"),
     ("nccrt-list", "{0}/mlp.neff --queue cc0"),
     ("nccrt-list", "{0}/mlp.neff --rank all --down c0-c1"),
@@ -136,8 +150,21 @@ SUCCESSES = [
 def test_results_are_what_the_schema_says(
     name: str, arguments: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, found = answered(name, arguments.format(folder).split(), capsys)
+    code, found = answered(name, shlex.split(arguments.format(folder)), capsys)
     assert code == DONE, found["errors"]
+
+
+@pytest.mark.parametrize(
+    "fault", ["rank 3 dead", "bit 30 of transfer 0 of cc0.dma0 on rank 0 flips"]
+)
+def test_runs_with_faults_are_what_the_schema_says(
+    fault: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answered("nccrt-run", [str(folder / "mlp.neff"), "--fault", fault], capsys)
+    is_dead = "dead" in fault
+    assert code == (REFUSED if is_dead else DONE)
+    assert found["fault_report"]["outcome"] == ("stall" if is_dead else "wrong values")
+    assert (found["fault_report"]["stall"] is None) is (not is_dead)
 
 
 @pytest.mark.parametrize("way", ["spare", "stop"])
@@ -154,6 +181,7 @@ def test_jobs_are_what_the_schema_says(
 REFUSED_ARGUMENTS = {
     "nccc-compile": ["no_such.ir"],
     "nccrt-diff": ["no_such.neff", "--on", "trn2", "--on", "trn1"],
+    "nccrt-faults": ["no_such.neff", "--all", "rank.dead"],
     "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
     "nccrt-stale": ["no_such.neff", "--first", "1"],

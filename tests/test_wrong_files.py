@@ -50,6 +50,7 @@ OURS: dict[FileRole, tuple[str, bytes]] = {
     FileRole.PLAN: ("a plan in MSCCL XML", b'<algo name="ring" ngpus="2"></algo>'),
     FileRole.ARRAYS: ("a ZIP archive", b"PK\x03\x04" + bytes(40)),
     FileRole.ROWS: ("a file of measured rows", b'{"rows": [{"table": "a"}]}'),
+    FileRole.FAULTS: ("faults during a run", b'# mine\n[[fault]]\nwhat = "rank 3 dead"\n'),
 }
 """Each is right as one thing."""
 
@@ -71,6 +72,7 @@ def commands(role: FileRole, file: str, neff: str) -> tuple[str, list[str]]:
         FileRole.PLAN: ("nccrt", ["list", neff, "--plan", file]),
         FileRole.ARRAYS: ("nccrt", ["run", neff, "--inputs", file]),
         FileRole.ROWS: ("nccrt", ["calibrate", file]),
+        FileRole.FAULTS: ("nccrt", ["run", neff, "--faults", file]),
     }[role]
 
 

@@ -28,6 +28,7 @@ from ncc_compiler.ir.text.header import aliases
 from ncc_compiler.ir.types import TupleType, Type
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.neff.program import ArrayInfo, Origin, Program, Sharding
+from ncc_runtime.neff.shared.partial import CARRIED
 
 _OP_NAME = re.compile(r'\bop_name\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
@@ -138,8 +139,13 @@ def described(
     inputs = all_of(parameters, program.parameter, program.inputs)
     outputs = all_of(results, program.result, program.outputs)
     program = attrs.evolve(program, parameters=inputs, results=outputs, shardings=tuple(shardings))
-    is_told = not program.aliases and len(parameters) == len(program.inputs)
-    return attrs.evolve(program, aliases=_donated(program, parameters)) if is_told else program
+    # what partial all-reduces carry is paired already, and says nothing of the model's own state
+    is_own = any(
+        not program.parameter(number).name.startswith(CARRIED) for _, number in program.aliases
+    )
+    if is_own or len(parameters) != len(program.inputs):
+        return program
+    return attrs.evolve(program, aliases=_donated(program, parameters))
 
 
 def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[int, int], ...]:
@@ -154,7 +160,7 @@ def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[
 
     inputs = [kind(tensor, program.parameter(k)) for k, tensor in enumerate(program.inputs)]
     outputs = [kind(tensor, program.result(k)) for k, tensor in enumerate(program.outputs)]
-    pairs = {
+    pairs = dict(program.aliases) | {
         array.output: number
         for number, array in enumerate(parameters)
         if array.output is not None

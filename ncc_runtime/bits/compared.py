@@ -248,15 +248,16 @@ def measured(
         return found, 0.0
     arithmetic = sums.arithmetic
     wide = [_wide(array) for array in (first, second, *operands)]
-    apart, parts = np.abs(wide[0] - wide[1]), [np.abs(array) for array in wide[2:]]
-    scale = np.prod(parts, axis=0)
-    if arithmetic.reduction is not Reduction.MULTIPLY:
-        divisor = len(operands) if arithmetic.reduction is Reduction.AVERAGE else 1
-        scale = np.sum(parts, axis=0) / divisor
-    most = sum(bound or 0.0 for bound in bounds) * scale
-    most = most + sum(sums.least(number) for number in expressions)
-    shares = np.where(np.isfinite(apart), apart, 0.0) / most
-    return found, float(np.max(shares, initial=0.0))
+    with np.errstate(all="ignore"):  # operands may be no numbers, infinite, or all zero
+        apart, parts = np.abs(wide[0] - wide[1]), [np.abs(array) for array in wide[2:]]
+        scale = np.prod(parts, axis=0)
+        if arithmetic.reduction is not Reduction.MULTIPLY:
+            divisor = len(operands) if arithmetic.reduction is Reduction.AVERAGE else 1
+            scale = np.sum(parts, axis=0) / divisor
+        most = sum(bound or 0.0 for bound in bounds) * scale
+        most = most + sum(sums.least(number) for number in expressions)
+        shares = apart / most
+    return found, float(np.max(shares[np.isfinite(shares)], initial=0.0))
 
 
 def _wide(array: np.ndarray) -> np.ndarray:

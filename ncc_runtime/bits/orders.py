@@ -6,7 +6,7 @@ fingerprint. Since a proved program joins equal elements of all members only, an
 not say which element of an operand it reads: it is that of the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -210,11 +210,14 @@ def _of_slots(segment: Segment, batches: Sequence[Batch], sums: Sums) -> tuple[R
     """The same where transfers move slots, of which each is one cell: by where it begins."""
     first = _first_expressions(segment, sums).tolist()
     slots: dict[tuple[int, int], int] = {}  # by member and address
-    address_of: Callable[[Role, int], int] = lambda role, member: next(  # noqa: E731
-        binding.start
-        for binding in segment.bindings
-        if binding.role is role and (binding.members is None or member in binding.members)
-    )
+
+    def address_of(role: Role, member: int) -> int:
+        return next(
+            binding.start
+            for binding in segment.bindings
+            if binding.role is role and (binding.members is None or member in binding.members)
+        )
+
     operand = [address_of(Role.OPERAND, member) for member in range(segment.ranks)]
     for queue, row, ranks in batches:
         if queue == CC:

@@ -137,9 +137,6 @@ class Sums:
         self._outlines: list[int] = [0, 1]
         self._known_outlines: dict[tuple[int, ...], int] = {}
 
-    def __len__(self) -> int:
-        return len(self._nodes)
-
     # ---- made
 
     def member(self, place: int) -> int:

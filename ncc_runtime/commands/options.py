@@ -349,6 +349,14 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
     return collecting
 
 
+exec_timeout_option = click.option(
+    "--exec-timeout",
+    metavar="SECONDS",
+    type=float,
+    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
+)
+
+
 def known_placement(word: str) -> None:
     """Wrong usage if a placement is neither a strategy nor a file that exists."""
     from ncc_runtime.placement import check_is_known

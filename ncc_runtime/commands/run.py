@@ -12,6 +12,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    exec_timeout_option,
     fault_options,
     files_of,
     loaded,
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ncc_runtime.array_files import StoredArray
-    from ncc_runtime.execution.trace import Trace
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
+    from ncc_runtime.report.run import Run
 
 
 @click.command(
@@ -118,20 +119,8 @@ if TYPE_CHECKING:
     help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
 )
 @fault_options
-@click.option(
-    "--fault-seed",
-    metavar="N",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Of what faults draw.",
-)
-@click.option(
-    "--exec-timeout",
-    metavar="SECONDS",
-    type=float,
-    help="After how long hosts give up a run that stalls [NEURON_RT_EXEC_TIMEOUT, or 30].",
-)
+@click.option("--fault-seed", metavar="N", type=click.IntRange(0), help="Of what faults draw [0].")
+@exec_timeout_option
 @step_options
 @replying
 def run(
@@ -154,9 +143,17 @@ def run(
     if words["faults"]:
         for option in ("no_clock", "checked", "shuffle"):
             if words[option]:
-                raise click.UsageError(f"--{option.replace('_', '-')} does not go with faults")
+                raise click.UsageError(
+                    f"--{option.replace('_', '-')} goes with no --fault or --faults; leave it out"
+                )
         if steps.steps is not None:
-            raise click.UsageError("faults happen in one run; of a job --fail says what dies")
+            raise click.UsageError(
+                "--fault and --faults disturb one run; leave out --steps, or say with --fail what "
+                "dies for good during the steps"
+            )
+    for option in ("fault_seed", "exec_timeout"):
+        if words[option] is not None and not words["faults"]:
+            raise click.UsageError(f"--{option.replace('_', '-')} goes with --fault or --faults")
     if words["trip_counts"] and not words["no_values"]:
         raise click.UsageError("--trip-count goes with --no-values; else computed values decide")
     written = {"--outputs": words["outputs"], "--trace": words["trace"]}
@@ -181,7 +178,7 @@ def run(
         trip_counts=words["trip_counts"],
         verify=not words["no_verify"],
         faults=faults,
-        fault_seed=words["fault_seed"],
+        fault_seed=words["fault_seed"] or 0,
         exec_timeout_s=words["exec_timeout"],
     )
     seed = 0 if words["seed"] is None and not words["inputs"] else words["seed"]
@@ -202,10 +199,10 @@ def run(
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
         array_files.write_arrays(words["outputs"], result.outputs)
-    if timeline is not None and result.trace is not None:
+    if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
-        timeline.write(result.trace, chosen)
+        timeline.write(result, chosen)
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
@@ -240,11 +237,13 @@ class TimelineRequest:
         except InputError as error:
             raise click.UsageError(f"--trace-ranks: {error}") from error
 
-    def write(self, trace: "Trace", chosen: "np.ndarray | None") -> None:
-        """Write the file."""
+    def write(self, run: "Run", chosen: "np.ndarray | None") -> None:
+        """Write the file, of a run that has a timeline."""
         from ncc_runtime.report.timeline.write import write_timeline
 
-        write_timeline(self.path, trace, chosen)
+        assert run.timeline is not None, "is asked before"
+        trace, marks = run.timeline
+        write_timeline(self.path, trace, chosen, marks)
 
 
 def timeline_request(words: Mapping[str, Any]) -> TimelineRequest | None:

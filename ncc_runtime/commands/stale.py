@@ -1,8 +1,9 @@
 """`nccrt stale`: steps that take the first gradients, beside steps that wait for all."""
 
 import contextlib
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -10,6 +11,7 @@ from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
     PlaceWords,
     check_outputs_of,
+    fault_options,
     files_of,
     loaded,
     place_options,
@@ -17,10 +19,6 @@ from ncc_runtime.commands.options import (
     program_argument,
     size,
 )
-from ncc_runtime.errors import InputError
-
-if TYPE_CHECKING:
-    from ncc_runtime.faults.fault import Fault
 
 
 def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
@@ -33,6 +31,12 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
     if len(set(numbers)) < len(numbers):
         raise click.BadParameter(f"{text!r} has a number twice")
     return numbers
+
+
+def _finite(_: click.Context, __: click.Parameter, number: float | None) -> float | None:
+    if number is not None and not math.isfinite(number):
+        raise click.BadParameter(f"{number} is no loss")
+    return number
 
 
 @click.command(
@@ -58,13 +62,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
     help="All wait for a gradient that would be more than S steps late (stale-synchronous "
     "parallel); for programs that add late gradients [none].",
 )
-@click.option(
-    "--fault",
-    "faults",
-    metavar="SPEC",
-    multiple=True,
-    help='What goes wrong in every step, drawn anew: "rank * late by exponential(20us)".',
-)
+@fault_options
 @click.option(
     "--steps",
     metavar="N",
@@ -115,6 +113,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str) -> list[int]:
 @click.option(
     "--target",
     metavar="X",
+    callback=_finite,
     type=float,
     help="The loss to compare times to [that of the last synchronous step].",
 )
@@ -170,7 +169,7 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         for name in ("loss", "target", "draw", "batches"):
             if words[name] not in (None, ()):
                 raise click.UsageError(f"--no-values leaves nothing to do for --{name}")
-    faults = _faults(words["faults"])
+    faults = words["faults"]
     model = loaded(program, place)
     executable, seed, steps = model.executable, words["seed"], words["steps"]
     clock = StepClock(executable)
@@ -216,12 +215,3 @@ def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any)
         write_whole(words["plot"], plotted(report, words["plot"]))
     reply.give(fields=report.as_json, text=report.as_text)
     reply.warn(model.warnings)
-
-
-def _faults(texts: Sequence[str]) -> "tuple[Fault, ...]":
-    from ncc_runtime.faults.text import parse
-
-    try:
-        return tuple(parse(text) for text in texts)
-    except InputError as error:
-        raise click.UsageError(f"--fault: {error}") from error

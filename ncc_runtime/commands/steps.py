@@ -170,6 +170,9 @@ _NAMES = (
 
 def _check(steps: int | None, words: Mapping[str, Any], others: Mapping[str, Any]) -> None:
     """Wrong usage for options that do not go together."""
+    for name in ("checkpoint", "batches"):
+        if words[name] == "":
+            raise click.UsageError(f"--{name} has no name")
     if steps is None:
         for name, value in words.items():
             if value not in (None, (), False):

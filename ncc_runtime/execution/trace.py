@@ -262,7 +262,7 @@ class TrafficCounter:
         sends = queue.peer[rows, ranks] != IDLE
         rows, senders = rows[sends], ranks[sends]
         cells, number = (rows, senders), queue.placeholder[rows]
-        sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[cells]
+        sizes = queue.bytes_of(*cells)
         self._count(number, senders, queue.peer[cells], sizes)
         if queue.second_peer is not None:
             self._count(number, senders, queue.second_peer[cells], sizes)

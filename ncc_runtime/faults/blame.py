@@ -20,6 +20,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.clock.event_log import MOST_EVENTS
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import NO_EVENT, CollectiveRuns, Trace
 from ncc_runtime.faults.resolve import ResolvedFault, joined
@@ -220,29 +221,34 @@ def leave_one_out(
     )
 
 
-def blamed(clock: Clock, faults: Sequence[ResolvedFault]) -> Blame:
-    """What faults cost, by runs of a clock: without, with all, and with all but each."""
+def blamed(
+    clock: Clock, undisturbed: Trace, disturbed: Trace, faults: Sequence[ResolvedFault]
+) -> Blame:
+    """The same, where a clock plays all faults but each in turn."""
 
     def timed(some: Sequence[ResolvedFault]) -> Trace:
-        return clock.run(joined(some)).trace
+        return clock.run(joined(some), in_memory=MOST_EVENTS).trace
 
-    return leave_one_out(blame(clock.run().trace, timed(faults), faults), faults, timed)
+    return leave_one_out(blame(undisturbed, disturbed, faults), faults, timed)
 
 
 def _shared(by_fault: Sequence[Touched]) -> list[Touched]:
-    """What several faults added to an event together is divided evenly."""
-    events, number, count = np.unique(
-        np.concatenate([np.zeros(0, np.int64), *(own.events for own in by_fault)]),
-        return_inverse=True,
-        return_counts=True,
-    )
-    del events
-    if (count <= 1).all():
+    """What several faults made longer, or start later, is divided evenly among these."""
+    if len(by_fault) < 2:
         return list(by_fault)
-    bounds = np.cumsum([0, *(len(own.events) for own in by_fault)])
+
+    def divided(added: Sequence[np.ndarray]) -> list[np.ndarray]:
+        together = np.concatenate(added)
+        count = np.bincount(number, weights=together > 0).astype(np.int64)[number]
+        return np.split(together // np.maximum(count, 1), bounds)
+
+    events = [own.events for own in by_fault]
+    _, number = np.unique(np.concatenate(events), return_inverse=True)
+    bounds = np.cumsum([len(each) for each in events])[:-1]
+    longer = divided([own.longer_ps for own in by_fault])
+    later = divided([own.later_ps for own in by_fault])
     return [
-        Touched(own.events, own.added_ps // count[number[low:high]])
-        for own, low, high in zip(by_fault, bounds[:-1], bounds[1:], strict=True)
+        Touched(own.events, *parts) for own, *parts in zip(by_fault, longer, later, strict=True)
     ]
 
 

@@ -74,12 +74,14 @@ def _faults(blame: Blame) -> Iterator[str]:
 
 def _wait(blame: Blame, wait: AlikeLosses) -> tuple[str, ...]:
     number, name = placeholder_text(blame.executable, wait.placeholder).split(" ", 1)
-    runs = "" if wait.runs == (0,) else f" runs {ranks_text(wait.runs)}"
+    losses, runs = blame.collectives, [run + 1 for run in wait.runs]  # as faults count them
+    if (losses.run[losses.placeholder == wait.placeholder] > 0).any():
+        name = f"{name} run{'s' * (len(runs) > 1)} {ranks_text(runs)}"
     ranks = ranks_text(wait.ranks)
     times = (wait.late_ps, wait.waited_ps, wait.longer_ps, wait.lost_ps)
     return (
         number,
-        f"{name}{runs}",
+        name,
         ranks if len(ranks) <= _MOST_RANKS else f"{len(wait.ranks)} ranks",
         *(
             ("-", "-", "-", "never", "-")
@@ -165,7 +167,7 @@ def _wait_json(blame: Blame, wait: AlikeLosses) -> dict[str, Any]:
     return {
         "id": wait.placeholder,
         "name": blame.executable.program.placeholders[wait.placeholder].name,
-        "runs": list(wait.runs),
+        "runs": [run + 1 for run in wait.runs],
         "ranks": list(wait.ranks),
         "fault": None if wait.fault == NOBODY else wait.fault,
         "for_rank": None if wait.for_rank == NOBODY else wait.for_rank,
@@ -200,7 +202,7 @@ def _collectives_json(blame: Blame) -> list[dict[str, Any]]:
         found.append(
             {
                 "id": int(losses.placeholder[low]),
-                "run": int(losses.run[low]),
+                "run": int(losses.run[low]) + 1,
                 "ranks": losses.rank[own].tolist(),
                 **{
                     name: [None if ps == NEVER else ps / 1e6 for ps in column[own].tolist()]

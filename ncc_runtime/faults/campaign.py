@@ -1,12 +1,12 @@
 """Campaigns: faults, each in a run of its own, what each comes to, and the table of all.
 
 Faults that come to the same stand in one row: the same effect, the same culprit of a stall, the
-same outputs with wrong values on as many ranks. A row names some of its faults and forgets the
-others, so a campaign takes no more memory than its rows.
+same outputs with wrong values on as many ranks, or as many outputs where there are many. A row
+names some of its faults and forgets the others, so a campaign takes no more memory than its rows.
 """
 
 import io
-import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,9 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
+from ncc_runtime.faults.report import finite
 from ncc_runtime.faults.single_faults import GIVEN, FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
-from ncc_runtime.progress import steps
+from ncc_runtime.host_memory import budget_bytes, needed_bytes
+from ncc_runtime.options import RunOptions
+from ncc_runtime.progress import phase
+from ncc_runtime.worker_processes import in_order, processors
 
 EXAMPLES = 3
 """Faults that are named for each row."""
@@ -27,6 +31,19 @@ SHOWN = 24
 
 WIDTH = 160
 """Columns of a line; longer ones go on in the next."""
+
+ALONE_S = 1.0
+"""For so long one process tries faults: most campaigns are done then, and what is made once for all
+of them is there for the processes that share the rest."""
+
+CHUNK = 8
+"""Faults that a process tries at a time."""
+
+EVENT_BYTES = 400
+"""Of memory that a stall takes for each event of the run: its trace, and what is made of it."""
+
+MOST_OUTPUTS = 4
+"""Wrong outputs up to which a row names them; more are counted."""
 
 MOST_SUSPECTS = 3
 """Suspects that a row names; the rest are counted."""
@@ -70,6 +87,16 @@ class CampaignRow:
         if outcome.timed is not None:
             self.latest_ps = max(self.latest_ps, outcome.timed.trace.time_ps)
 
+    def join(self, later: "CampaignRow") -> None:
+        """Count faults that were tried after these."""
+        self.faults += later.faults
+        self.named += later.named
+        self.examples += later.examples[: EXAMPLES - len(self.examples)]
+        self.largest = max(self.largest, later.largest)
+        self.relative = max(self.relative, later.relative)
+        self.nans += later.nans
+        self.latest_ps = max(self.latest_ps, later.latest_ps)
+
 
 @attrs.frozen(eq=False)
 class Campaign:
@@ -91,26 +118,69 @@ class Campaign:
 
 
 def campaign(
-    laboratory: Laboratory, kind: FaultClass, there_are: int, faults: Sequence[SingleFault]
+    laboratory: Laboratory,
+    kind: FaultClass,
+    there_are: int,
+    faults: Sequence[SingleFault],
+    processes: int | None = None,
 ) -> Campaign:
-    """Try each fault in a run of its own."""
+    """Try each fault in a run of its own; the result is the same for any number of processes.
+
+    None: as many as there are processors, and as have room in memory, unless that is soon done.
+    """
     rows: dict[Alike, CampaignRow] = {}
-    for fault in steps(faults, f"trying {kind.name}", "faults"):
+    done, began_s = 0, time.monotonic()
+    with phase(f"trying {kind.name}", "faults", len(faults)) as now:
+        if processes is None:
+            while done < len(faults) and time.monotonic() - began_s < ALONE_S:
+                _try(laboratory, faults[done : done + 1], rows)
+                now.done = done = done + 1
+            processes = _room_for(laboratory, faults[done:])
+        left = faults[done:]
+        chunks = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
+
+        def tried(number: int) -> dict[Alike, CampaignRow]:
+            return _try(laboratory, chunks[number], {})
+
+        for number, found in enumerate(in_order(tried, len(chunks), processes)):
+            for alike, row in found.items():
+                rows.setdefault(alike, CampaignRow(alike)).join(row)
+            now.done += len(chunks[number])
+    order = list(Effect)[::-1]
+    ordered = sorted(rows.values(), key=lambda row: (order.index(row.alike.effect), -row.faults))
+    return Campaign(kind, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
+
+
+def _room_for(laboratory: Laboratory, faults: Sequence[SingleFault]) -> int:
+    """How many processes may try faults side by side."""
+    need = len(laboratory.trace) * EVENT_BYTES
+    if any(laboratory.may_play_values(fault.disturbance) for fault in faults):
+        need += needed_bytes(laboratory.executable, RunOptions())
+    budget = budget_bytes(RunOptions(memory_bytes=laboratory.memory_bytes))
+    most = processors() if budget is None else min(processors(), budget // need)
+    return max(1, min(most, len(faults) // CHUNK))
+
+
+def _try(
+    laboratory: Laboratory, faults: Iterable[SingleFault], rows: dict[Alike, CampaignRow]
+) -> dict[Alike, CampaignRow]:
+    """Try faults one after the other, and count them in rows."""
+    for fault in faults:
         outcome = laboratory.outcome(fault.disturbance)
         graph = None
         if outcome.effect is Effect.STALL and outcome.timed is not None:
             graph = laboratory.waits(outcome)
         alike = _alike(outcome, graph)
         rows.setdefault(alike, CampaignRow(alike)).add(fault, outcome, graph)
-    order = list(Effect)[::-1]
-    ordered = sorted(rows.values(), key=lambda row: (order.index(row.alike.effect), -row.faults))
-    return Campaign(kind, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
+    return rows
 
 
 def _alike(outcome: FaultOutcome, graph: WaitGraph | None) -> Alike:
     what = outcome.error
     if graph is not None:
         what = "; ".join(_suspects(graph))
+    elif len(outcome.differences) > MOST_OUTPUTS:
+        what = f"{len(outcome.differences)} outputs"
     elif outcome.differences:
         what = ", ".join(
             f"out{one.output} on {len(one.ranks)} rank{'s' * (len(one.ranks) != 1)}"
@@ -140,13 +210,13 @@ def _names_it(graph: WaitGraph, fault: SingleFault) -> bool:
 # ---- the table
 
 
-def as_text(campaign: Campaign, heading: str) -> str:
+def as_text(campaign: Campaign, heading: str = "") -> str:
     """Counts by effect, then the rows."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True, markup=False)
     drawn = f", {campaign.tried} of them drawn" * (campaign.tried < campaign.there_are)
     for line in (
-        heading,
+        *([heading] if heading else []),
         f"{campaign.kind.name}: {campaign.kind.what}",
         f"{campaign.there_are} faults{drawn}, each in a run of its own",
         f"undisturbed: {campaign.undisturbed_ps / 1e6:.3f} us",
@@ -223,8 +293,8 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
                 "race": row.alike.has_race,
                 "settled": row.alike.is_settled,
                 "culprit_named": row.named if row.alike.effect is Effect.STALL else None,
-                "largest_difference": _number(row.largest),
-                "largest_relative_difference": _number(row.relative),
+                "largest_difference": finite(row.largest),
+                "largest_relative_difference": finite(row.relative),
                 "nans": row.nans,
                 "until_us": row.latest_ps / 1e6,
                 "examples": row.examples,
@@ -232,8 +302,3 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
             for row in campaign.rows
         ],
     }
-
-
-def _number(value: float) -> float | str:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else "inf"

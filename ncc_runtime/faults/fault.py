@@ -111,11 +111,6 @@ class Fault:
     bit: int | None = None
     source: str = attrs.field(default=ASSUMED, eq=False)
 
-    @property
-    def is_drawn(self) -> bool:
-        """Whether it differs from seed to seed."""
-        return self.draws is not None or self.loss is not None
-
     def __str__(self) -> str:
         text = f"{self.when}{self._what()}"
         return text if self.when.for_ps is None else f"{text} for {time_text(self.when.for_ps)}"

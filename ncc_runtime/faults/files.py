@@ -12,13 +12,14 @@
 
 import json
 import os
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ncc_runtime.errors import InputError, TopologyError
 from ncc_runtime.faults.fault import ASSUMED, Fault
-from ncc_runtime.faults.text import MOST_LETTERS, parse
+from ncc_runtime.faults.text import MOST_LETTERS, NAME, parse
 from ncc_runtime.input_files import FileRole
 from ncc_runtime.topology.format.schema import check
 from ncc_runtime.topology.format.toml_file import TomlFile
@@ -43,12 +44,21 @@ def schema() -> dict[str, Any]:
                 "type": "integer",
                 "minimum": 1,
                 "maximum": 10**9,
-                "description": "the number of a run of a collective, from 1",
+                "description": "the number of a run of a collective, from 1 to 1,000,000,000",
             },
-            "of": {**line, "description": 'a collective such as "all-reduce.1"'},
+            "of": {
+                "type": "string",
+                "pattern": f"^{NAME}$",
+                "maxLength": MOST_LETTERS,
+                "description": 'a collective such as "all-reduce.1"',
+            },
             "for": time,
             "until": time,
-            "source": {**line, "description": "the source of its figures, a line of text"},
+            "source": {
+                **line,
+                "minLength": 1,
+                "description": "the source of its figures is a line of text, or left out: assumed",
+            },
         },
         "required": ["what"],
         "dependentRequired": {"run": ["of"], "of": ["run"]},
@@ -83,11 +93,28 @@ def read_faults(path: str | os.PathLike[str]) -> tuple[Fault, ...]:
     try:
         file = TomlFile.read(origin, Path(path), FileRole.FAULTS)
         document = file.tables()
+        if not document:
+            raise InputError(f"{origin}:1:1: no fault is in it; each is a table under [[fault]]")
         check(file, document, schema())
         rows = document["fault"]
         return tuple(_fault(file, number, row) for number, row in enumerate(rows))
     except TopologyError as error:
         raise InputError(str(error)) from error
+
+
+def as_faults(given: object) -> list[Fault]:
+    """The faults of a text, a `Fault`, the path of a file, or a sequence of these; InputError."""
+    if isinstance(given, Fault):
+        return [given]
+    if isinstance(given, str):
+        return [parse(given)]
+    if isinstance(given, os.PathLike):
+        return list(read_faults(given))
+    if isinstance(given, Sequence):
+        return [fault for each in given for fault in as_faults(each)]
+    raise InputError(
+        f"faults are texts such as 'rank 3 dead', Faults, or pathlib.Paths of files, not {given!r}"
+    )
 
 
 def _fault(file: TomlFile, number: int, row: dict[str, Any]) -> Fault:

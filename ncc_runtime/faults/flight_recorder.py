@@ -152,6 +152,13 @@ class FlightRecord:
         if more > 0:
             yield f"  … and {more} more culprits"
 
+    def culprits_text(self) -> str:
+        """What the stall goes back to, in one line."""
+        culprits = self.graph.culprits
+        words = [self._texts.culprit(culprit) for culprit in culprits[:SHOWN_CULPRITS]]
+        more = len(culprits) - SHOWN_CULPRITS
+        return "; ".join([*words, *([f"… and {more} more culprits"] if more > 0 else [])])
+
     def chain(self, culprit: Culprit) -> tuple[Waiter, ...]:
         """Who waits for whom, to a culprit from who has waited longest: on another rank, if any."""
         if not culprit.victims:

@@ -30,7 +30,7 @@ class Draws:
     second: float
     least: float = -math.inf
 
-    def exceeded(self, share: np.ndarray) -> np.ndarray:
+    def upper_quantile(self, share: np.ndarray) -> np.ndarray:
         """What a share of the draws exceed, for shares between 0 and 1: the upper quantile."""
         from scipy.special import ndtri  # slow to import
 
@@ -43,14 +43,3 @@ class Draws:
             Law.PARETO: lambda: a * share ** (-1 / b),
         }
         return np.maximum(drawn[self.law](), self.least)
-
-    @property
-    def growth(self) -> str:
-        """How the expected maximum grows with n, at large n."""
-        return {
-            Law.UNIFORM: "to its upper end, as 1 - 1/(n + 1)",
-            Law.EXPONENTIAL: "as ln n",
-            Law.NORMAL: "as sqrt(2 ln n)",
-            Law.LOGNORMAL: "as exp(sigma sqrt(2 ln n))",
-            Law.PARETO: "as n^(1/shape)",
-        }[self.law]

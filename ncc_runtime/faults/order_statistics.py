@@ -21,11 +21,11 @@ _NODES = 2001
 _LEAST, _MOST = -5.4, 3.6  # from there on the weights are below 1e-150 and 1e-20
 
 
-def expected_kth(exceeded: Callable[[np.ndarray], np.ndarray], k: int, n: int) -> float:
+def expected_kth(upper_quantile: Callable[[np.ndarray], np.ndarray], k: int, n: int) -> float:
     """The mean of the k-th smallest, from 1, of n independent draws, in the unit of the draws.
 
-    `exceeded` gives the value that a share of the draws exceed, for an array of shares between 0
-    and 1. The mean has to be finite. ValueError unless 1 <= k <= n.
+    `upper_quantile` gives the value that a share of the draws exceed, for an array of shares
+    between 0 and 1. The mean has to be finite. ValueError unless 1 <= k <= n.
 
     >>> round(expected_kth(lambda share: 1 - share, 3, 4), 9)  # uniform: k / (n + 1)
     0.6
@@ -41,19 +41,19 @@ def expected_kth(exceeded: Callable[[np.ndarray], np.ndarray], k: int, n: int) -
     p = 1 / (1 + grown)
     weight = step * np.pi * np.cosh(t) * p * (grown / (1 + grown))
     share = np.clip(betaincinv(n - k + 1, k, p), np.finfo(float).tiny, 1 - 2.0**-53)
-    return float(np.sum(weight * exceeded(share)))
+    return float(np.sum(weight * upper_quantile(share)))
 
 
 def expected_kth_of_groups(
-    exceeded: Callable[[np.ndarray], np.ndarray], k: int, groups: int, members: int
+    upper_quantile: Callable[[np.ndarray], np.ndarray], k: int, groups: int, members: int
 ) -> float:
     """The same where each of n is the largest of several draws, as a group of ranks that waits."""
 
-    def exceeded_by_largest(share: np.ndarray) -> np.ndarray:
+    def of_largest(share: np.ndarray) -> np.ndarray:
         # the largest of m is within a value with the m-th power of one's probability
-        return exceeded(-np.expm1(np.log1p(-share) / members))
+        return upper_quantile(-np.expm1(np.log1p(-share) / members))
 
-    return expected_kth(exceeded_by_largest, k, groups)
+    return expected_kth(of_largest, k, groups)
 
 
 def expected_maximum(draws: Draws, count: int) -> float:
@@ -73,4 +73,4 @@ def expected_maximum(draws: Draws, count: int) -> float:
         if draws.law is Law.PARETO:
             gamma = math.lgamma(n + 1) + math.lgamma(1 - 1 / b) - math.lgamma(n + 1 - 1 / b)
             return a * math.exp(gamma)
-    return expected_kth(draws.exceeded, n, n)
+    return expected_kth(draws.upper_quantile, n, n)

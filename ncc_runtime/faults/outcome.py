@@ -33,7 +33,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
-from ncc_runtime.faults.waits import WaitGraph, stalled_run, wait_graph
+from ncc_runtime.faults.waits import StallTables, WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.verify.counters import Edges, on_rank
 
@@ -91,11 +91,14 @@ class Laboratory:
         *,
         is_proved: bool = True,
         clock: Clock | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
 
-        A clock is given where control flow is decided otherwise than by these inputs.
+        A clock is given where control flow is decided otherwise than by these inputs. Runs side by
+        side may take `memory_bytes` of this host; None: 80 % of what is free.
         """
+        self.memory_bytes = memory_bytes
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
@@ -122,12 +125,21 @@ class Laboratory:
     def _edges(self) -> Edges:
         return Edges(self.executable)
 
+    @cached_property
+    def _stall_tables(self) -> StallTables:
+        return StallTables(self.executable)
+
     @property
     def undisturbed(self) -> "_Undisturbed":
         """The values of a run without faults."""
         if self._undisturbed is None:
             self._undisturbed = _undisturbed(self._loaded_devices())
         return self._undisturbed
+
+    def may_play_values(self, disturbance: Disturbance) -> bool:
+        """Whether what a disturbance does may not follow from times and proofs alone."""
+        doubles = any(fault.completions > 1 for fault in disturbance.transfers)
+        return doubles or _flips_bits(disturbance) or not self._is_proved
 
     def outcome(self, disturbance: Disturbance) -> FaultOutcome:
         """What a run comes to that is disturbed so."""
@@ -166,7 +178,8 @@ class Laboratory:
         """Who waits for whom in a run that stalled, and the culprits."""
         timed = outcome.timed
         assert timed is not None, "it has no end"
-        return wait_graph(stalled_run(timed.trace, timed.stuck, timed.held, timed.halted))
+        run = stalled_run(timed.trace, timed.stuck, timed.held, timed.halted, self._stall_tables)
+        return wait_graph(run)
 
     def played(self, disturbance: Disturbance) -> tuple[TimedRun, Played]:
         """The times and the values of a run that is disturbed so.

@@ -8,23 +8,25 @@ import numpy as np
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.event_log import MOST_EVENTS
+from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults import blame_report
-from ncc_runtime.faults.blame import Blame, blame, leave_one_out
+from ncc_runtime.faults.blame import Blame, blamed
+from ncc_runtime.faults.detectors import (
+    ChecksumReport,
+    HeartbeatReport,
+    checksum_report,
+    heartbeat_report,
+)
 from ncc_runtime.faults.fault import Fault
-from ncc_runtime.faults.flight_recorder import FlightRecord, flight_record
+from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
-from ncc_runtime.faults.watchdog import (
-    Detection,
-    NrtStatus,
-    StatusReport,
-    detection,
-    status_reports,
-)
+from ncc_runtime.faults.watchdog import Heartbeat, StallReport, Summing, stall_report
 from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.report.timeline.marks import Mark
 
 SHOWN = 8
-"""Outputs that differ, and reports of hosts, that a text names."""
+"""Outputs that differ that a text names."""
 
 
 @attrs.frozen(eq=False)
@@ -34,9 +36,10 @@ class FaultReport:
     - `faults`: as resolved, with their draws
     - `undisturbed_ps`: the time of the run without them
     - `outcome`: harmless, wrong values, stall, error or endless loop
-    - `blame`: who lost time, and by which fault; None for a run without an end
-    - `record`: of a stall, what every rank waits for, and the culprit
-    - `reports`: of a stall, what the hosts say when their timeout ends
+    - `blame`: who lost time, and by which fault; None for a run without an end, and where values
+      that are wrong decided control flow, so that other rows ran
+    - `stall`: what every rank waits for, the culprit, and who notices when; None without a stall
+    - `heartbeat`, `checksum`: what these would find and cost; None if not asked, or without an end
     """
 
     faults: tuple[ResolvedFault, ...]
@@ -44,9 +47,10 @@ class FaultReport:
     undisturbed_ps: int
     outcome: FaultOutcome
     blame: Blame | None = None
-    record: FlightRecord | None = None
-    reports: tuple[StatusReport, ...] = ()
+    stall: StallReport | None = None
     has_values: bool = True
+    heartbeat: HeartbeatReport | None = None
+    checksum: ChecksumReport | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -54,51 +58,42 @@ class FaultReport:
         return self.outcome.effect in (Effect.HARMLESS, Effect.WRONG)
 
     @property
-    def detection(self) -> Detection | None:
-        """From the first fault of a stall until hosts report it."""
-        return detection(self.reports, min(map(began_ps, self.faults), default=0))
+    def timeline(self) -> tuple[Trace, Sequence[Mark]] | None:
+        """What was performed, with marks of the faults and of rows that stalled.
+
+        None for a run without an end.
+        """
+        timed = self.outcome.timed
+        if timed is None:
+            return None
+        return timed.trace, fault_marks(timed.trace, self.faults, (*timed.halted, *timed.stuck))
 
     def refusal(self) -> str:
         """In one line, why the run does not come to its end."""
-        effect, record = self.outcome.effect, self.record
+        effect, stall = self.outcome.effect, self.stall
         if effect is Effect.ERROR:
             return f"the run ends in an error of a device: {self.outcome.error}"
         if effect is Effect.ENDLESS:
             return "the run does not end: a loop that follows from data goes on and on"
-        assert record is not None, "a stall has a record"
-        culprits = [suspect.name for each in record.graph.culprits for suspect in each.suspects]
-        named = ", ".join(culprits[:SHOWN]) or "a deadlock"
-        return f"the run stalls; culprit: {named}"
+        assert stall is not None, "what else keeps a run from its end"
+        return f"the run stalls: {stall.record.culprits_text()}"
 
     def lines(self) -> Iterator[str]:
         """As printed under a run."""
         for fault in self.faults:
             yield f"fault: {fault.name} ({fault.fault.source})"
         yield f"outcome: {self._outcome()}"
-        yield from map(difference_text, self.outcome.differences[:SHOWN])
+        worst_first = sorted(self.outcome.differences, key=lambda each: -each.relative)
+        yield from map(difference_text, worst_first[:SHOWN])
+        if more := worst_first[SHOWN:]:
+            yield f"  … and {len(more)} more outputs, all in --json"
         if self.blame is not None:
             yield from blame_report.lines(self.blame)
-        if self.record is not None:
-            yield from self.record.as_text().splitlines()
-        found = self.detection
-        if found is not None:
-            yield (
-                f"noticed {found.first_after_ps / 1e6:,.3f} us after the fault, by all ranks after "
-                f"{found.last_after_ps / 1e6:,.3f} us"
-            )
-            yield from self._reports()
-
-    def _reports(self) -> Iterator[str]:
-        """What hosts say, those that say the same in one line."""
-        alike: dict[tuple[int, NrtStatus, str], list[int]] = {}
-        for report in self.reports:
-            what = report.text.partition(": ")[2]
-            alike.setdefault((report.at_ps, report.status, what), []).append(report.rank)
-        for (at_ps, status, what), ranks in list(alike.items())[:SHOWN]:
-            named = f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"
-            yield f"  {named} at {at_ps / 1e6:,.3f} us, {status.value} {status.name}: {what}"
-        if len(alike) > SHOWN:
-            yield f"  … and {len(alike) - SHOWN} more lines"
+        if self.stall is not None:
+            yield from self.stall.as_text().splitlines()
+        for detector in (self.heartbeat, self.checksum):
+            if detector is not None:
+                yield from detector.lines()
 
     def _outcome(self) -> str:
         outcome = self.outcome
@@ -112,8 +107,8 @@ class FaultReport:
         return self.refusal()
 
     def as_json(self) -> dict[str, Any]:
-        """The key `faults` of what `nccrt run --json` prints; times in us."""
-        outcome, found = self.outcome, self.detection
+        """The object `fault_report` of `--json`; times in microseconds."""
+        outcome = self.outcome
         return {
             "faults": [
                 {"fault": fault.name, "class": fault.fault.kind.value, "source": fault.fault.source}
@@ -138,9 +133,9 @@ class FaultReport:
                 for each in outcome.differences
             ],
             "blame": None if self.blame is None else blame_report.as_json(self.blame),
-            "stall": None if self.record is None else self.record.as_json(),
-            "reports": [report.as_json() for report in self.reports],
-            "detection_us": None if found is None else found.first_after_ps / 1e6,
+            "stall": None if self.stall is None else self.stall.as_json(),
+            "heartbeat": None if self.heartbeat is None else self.heartbeat.as_json(),
+            "checksum": None if self.checksum is None else self.checksum.as_json(),
         }
 
 
@@ -153,19 +148,11 @@ def difference_text(each: OutputDifference) -> str:
     """`out0 on ranks 0-3: 12 of 64 elements, by up to 0.5 (1e-3 of the value)`."""
     plural = "s" * (len(each.ranks) > 1)
     nans = f", {each.nans} of them NaN" if each.nans else ""
+    most = f", by up to {each.largest:.6g} ({each.relative:.3g} of the value)"
     return (
         f"  out{each.output} on rank{plural} {ranks_text(each.ranks)}: {each.elements} of "
-        f"{each.of} elements{nans}, by up to {each.largest:.6g} "
-        f"({each.relative:.3g} of the value)"
+        f"{each.of} elements{nans}{most * (each.nans < each.elements)}"
     )
-
-
-def began_ps(fault: ResolvedFault) -> int:
-    """When a fault is there first; 0 for those of a transfer, which has no time before it runs."""
-    disturbance = fault.disturbance
-    times = [part.start_ps for part in disturbance.parts]
-    times += [queue.start_ps for queue in disturbance.queues]
-    return min([*times, *(flip.at_ps for flip in disturbance.memory)], default=0)
 
 
 def reported(
@@ -175,8 +162,13 @@ def reported(
     timeout_ps: int,
     *,
     values: bool = True,
+    beat: Heartbeat | None = None,
+    summing: Summing | None = None,
 ) -> FaultReport:
-    """Run with faults. InputError for what is not there, or cannot be seen without values."""
+    """Run with faults, and with heartbeats and checksums of transfers beside them if given.
+
+    InputError for what is not there, or cannot be seen without values.
+    """
     if not values:
         unseen = next((fault for fault in faults if fault.kind.is_of_data), None)
         if unseen is not None:
@@ -193,16 +185,39 @@ def reported(
     undisturbed_ps = laboratory.trace.time_ps
     if outcome.timed is None:
         return FaultReport(found, seed, undisturbed_ps, outcome, has_values=values)
-    losses = leave_one_out(
-        blame(laboratory.trace, outcome.timed.trace, found),
-        found,
-        lambda some: clock.run(joined(some), in_memory=MOST_EVENTS).trace,
-    )
-    record: FlightRecord | None = None
-    reports: tuple[StatusReport, ...] = ()
-    if outcome.effect is Effect.STALL:
-        record = flight_record(laboratory.waits(outcome))
-        reports = status_reports(record, timeout_ps, disturbance.late_start_ps)
+    trace = outcome.timed.trace
+    stalls = outcome.effect is Effect.STALL
+    stall: StallReport | None = None
+    begins = [ps for fault in found if (ps := began_ps(trace, fault)) is not None]
+    fault_ps = min(begins, default=None)
+    if stalls:
+        stall = stall_report(
+            outcome.timed,
+            timeout_ps,
+            fault_ps=fault_ps,
+            late_start_ps=disturbance.late_start_ps,
+        )
+    has_same_rows = stalls or len(trace) == len(laboratory.trace)
+    losses = blamed(clock, laboratory.trace, trace, found) if has_same_rows else None
+    beats: HeartbeatReport | None = None
+    if beat is not None:
+        beats = heartbeat_report(
+            clock,
+            beat,
+            laboratory.trace,
+            found,
+            fault_ps=fault_ps,
+            end_ps=None if stalls else trace.time_ps,
+            until_ps=timeout_ps,
+        )
     return FaultReport(
-        found, seed, undisturbed_ps, outcome, losses, record, reports, has_values=values
+        found,
+        seed,
+        undisturbed_ps,
+        outcome,
+        losses,
+        stall,
+        values,
+        beats,
+        None if summing is None else checksum_report(clock, summing, laboratory.trace, found),
     )

@@ -61,17 +61,17 @@ def resolved(clock: Clock, faults: Sequence[Fault], seed: int = 0) -> tuple[Reso
 
     A fault at a run of a collective begins as that run does under the faults before it.
     """
-    places = Places(clock, seed)
+    sites = FaultSites(clock, seed)
     found: dict[int, ResolvedFault] = {}
     for number, fault in enumerate(faults):
         if fault.when.run is None:
-            found[number] = places.resolved(fault, number, fault.when.at_ps)
+            found[number] = sites.resolved(fault, number, fault.when.at_ps)
     waiting = [number for number in range(len(faults)) if number not in found]
     while waiting:
-        trace = places.undisturbed if not found else clock.run(joined(found.values())).trace
-        starts = {number: places.start_ps(faults[number], trace) for number in waiting}
+        trace = sites.undisturbed if not found else clock.run(joined(found.values())).trace
+        starts = {number: sites.start_ps(faults[number], trace) for number in waiting}
         first = min(waiting, key=lambda number: (starts[number], number))
-        found[first] = places.resolved(faults[first], first, starts[first])
+        found[first] = sites.resolved(faults[first], first, starts[first])
         waiting.remove(first)
     return tuple(found[number] for number in range(len(faults)))
 
@@ -92,7 +92,7 @@ def joined(faults: Iterable[ResolvedFault]) -> Disturbance:
     )
 
 
-class Places:
+class FaultSites:
     """What faults can name in an executable, by name."""
 
     def __init__(self, clock: Clock, seed: int) -> None:
@@ -124,7 +124,9 @@ class Places:
         of_run = start[np.arange(len(rank)) - first == (when.run or 1) - 1]
         if not len(of_run):
             most = int(np.bincount(rank).max(initial=0)) if len(rank) else 0
-            raise InputError(f"fault '{fault}': {known[number]} runs {most} times")
+            times = f"{most} time{'s' * (most != 1)}"
+            before = "" if trace is self.undisturbed else ", under the faults before it"
+            raise InputError(f"fault '{fault}': {known[number]} runs {times}{before}")
         return int(of_run.min())
 
     def _missing(self, fault: Fault, what: str, known: Sequence[str]) -> InputError:
@@ -152,7 +154,7 @@ class Places:
             )
         if kind in (Kind.RANK_DEAD, Kind.CORE_DEAD):
             ranks = self._ranks(fault) if kind is Kind.RANK_DEAD else self._ranks_of_core(fault)
-            return Disturbance(queues=self._standing(ranks, at_ps, end_ps))
+            return Disturbance(queues=self._stopped(ranks, at_ps, end_ps))
         if kind is Kind.CHIP_DEAD:
             return self._dead_chip(fault, at_ps, end_ps)
         if kind is Kind.DMA_STUCK:
@@ -169,7 +171,7 @@ class Places:
     def _draw(self, fault: Fault, number: int, rank: int) -> float:
         assert fault.draws is not None, fault
         share = 1.0 - np.random.default_rng((self._seed, number, rank)).random()
-        return float(fault.draws.exceeded(np.array(share)))
+        return float(fault.draws.upper_quantile(np.array(share)))
 
     def _late_ps(self, fault: Fault, number: int, rank: int) -> int:
         if fault.amount is not None:
@@ -214,7 +216,7 @@ class Places:
         queues = self.executable.queues
         return [number for number, queue in enumerate(queues) if is_run_by(queue, rank)]
 
-    def _standing(self, ranks: Sequence[int], at_ps: int, end_ps: int) -> tuple[QueueSpeed, ...]:
+    def _stopped(self, ranks: Sequence[int], at_ps: int, end_ps: int) -> tuple[QueueSpeed, ...]:
         return tuple(
             QueueSpeed(queue, rank, 0, at_ps, end_ps)
             for rank in ranks
@@ -233,7 +235,7 @@ class Places:
         parts = [*touching.tolist(), *range(first, first + stacks)]
         return Disturbance(
             parts=tuple(PartSpeed(part, 0, at_ps, end_ps) for part in parts),
-            queues=self._standing(ranks, at_ps, end_ps),
+            queues=self._stopped(ranks, at_ps, end_ps),
         )
 
     # ---- links and adapters
@@ -320,7 +322,7 @@ class Places:
             rank, row = trace.rank[events].astype(np.int64), trace.row[events].astype(np.int64)
             nth = np.arange(len(events)) - np.searchsorted(rank, rank)
             peer = queue.peer[row, rank]
-            sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank]
+            sizes = queue.bytes_of(row, rank)
             start = trace.start_ps[events]
             sends = (peer != -1) & (at_ps <= start) & (start < end_ps)
             sends &= np.isin(executable.routes.adapter(rank), list(adapters))
@@ -364,8 +366,7 @@ class Places:
         if fault.kind is Kind.BIT_TRANSFER:
             queue = self.executable.queues[queue_number]
             assert isinstance(queue, DmaQueue), queue.name
-            sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)
-            size = int(sizes[int(trace.row[mine[nth]]), rank])
+            size = int(queue.bytes_of(trace.row[mine[nth]], np.array(rank)))
             if (fault.bit or 0) >= 8 * size:
                 raise InputError(f"fault '{fault}': the transfer writes {8 * size} bits, from 0")
             return TransferFault(queue_number, rank, nth, flipped_bits=(fault.bit or 0,))

@@ -23,9 +23,9 @@ from ncc_runtime.execution.disturbance import (
     TransferFault,
 )
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.faults.fault import Fault
 from ncc_runtime.faults.outcome import Laboratory
 from ncc_runtime.faults.resolve import joined, resolved
-from ncc_runtime.faults.text import parse
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, is_run_by
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
@@ -374,17 +374,15 @@ def faults_of(
 
 
 def given(
-    specs: Sequence[str], laboratory: Laboratory, runs: int, seed: int
+    faults: Sequence[Fault], laboratory: Laboratory, seeds: Sequence[int]
 ) -> tuple[FaultClass, list[SingleFault]]:
-    """Faults as text, all in one run, as a class of their own: a run for each of some seeds."""
-    faults = [parse(spec) for spec in specs]
-    name = "; ".join(map(str, faults))
+    """Faults, all in one run, as a class of their own: a run for each of some seeds."""
     found = [
         SingleFault(
-            name if runs == 1 else f"seed {one}",
-            joined(resolved(laboratory.clock, faults, one)),
+            f"seed {seed}",
+            joined(resolved(laboratory.clock, faults, seed)),
             tuple(range(laboratory.executable.ranks)),
         )
-        for one in range(seed, seed + runs)
+        for seed in seeds
     ]
-    return FaultClass(GIVEN, name, lambda _: _listed(found)), found
+    return FaultClass(GIVEN, "; ".join(map(str, faults)), lambda _: _listed(found)), found

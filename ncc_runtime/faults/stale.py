@@ -39,6 +39,7 @@ from ncc_runtime.execution.clock.clock import Clock, launch_ps
 from ncc_runtime.execution.control_flow import PlannedDecisions
 from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import Trace
+from ncc_runtime.faults.waits import stalled_run, wait_graph
 from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.program import Program
@@ -141,11 +142,11 @@ class StepClock:
         run = self.clock.run(disturbance)
         if run.is_complete:
             return run.trace
-        first = run.halted[0] if run.halted else run.stuck[0]
-        name = self.clock.executable.queues[first.queue].name
+        graph = wait_graph(stalled_run(run.trace, run.stuck, run.held, run.halted))
+        names = " or ".join(suspect.name for suspect in graph.culprits[0].suspects)
         raise InputError(
-            f"under these faults a step never ends, on rank {first.rank} {name} stands still; not "
-            "waiting helps against ranks that are late, not against what is dead or down for ever"
+            f"under these faults a step never ends; culprit: {names}. Not waiting helps against "
+            "ranks that are late, not against what is dead, down or lost for ever"
         )
 
 

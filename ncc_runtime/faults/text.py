@@ -29,6 +29,9 @@ MOST_LETTERS = 1_000
 MOST_COUNT = 10**12
 """Numbers of runs, transfers, elements and bits are below."""
 
+NAME = r"[A-Za-z_%$][^\s,:()]*"
+"""Of links, cores, collectives and queues."""
+
 GRAMMAR = r"""
 start: [prefix ":"] what span*
 prefix: "at" TIME -> at | "at" "run" COUNT "of" NAME -> at_run
@@ -63,9 +66,9 @@ RANKS.3: /\*|\d+-\d+|\d+(?![\w.])/
 COUNT.2: /\d+(?![\w.%])/
 NUMBER.1: /\d+(\.\d+)?(?![\w.%])/
 LAW.3: /(uniform|exponential|normal|lognormal|pareto)\b/
-NAME: /[A-Za-z_%$][^\s,:()]*/
 %ignore /\s+/
 """
+GRAMMAR += f"NAME: /{NAME}/\n"
 
 _WORDS = {
     "TIME": "a time such as 50us",
@@ -131,9 +134,7 @@ def _refusal(line: str, error: "lark.exceptions.UnexpectedInput") -> InputError:
     hint = f"; did you mean {near[0]}?" if near else f", {_EXAMPLE}"
     what = f"{found!r}" if found else "the end"
     ones = " or ".join([", ".join(expected[:-1]), expected[-1]] if expected[1:] else expected)
-    return InputError(
-        f"no fault: column {at + 1}, at {what}: expected {ones}{hint}\n  {line}\n  {' ' * at}^"
-    )
+    return InputError(f"{line!r} is no fault: column {at + 1}, at {what}: expected {ones}{hint}")
 
 
 def _fault(tree: "lark.Tree[lark.Token]") -> Fault:

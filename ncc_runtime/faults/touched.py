@@ -112,7 +112,13 @@ class Touched:
     """What one fault added by itself."""
 
     events: np.ndarray  # (k,) ascending
-    added_ps: np.ndarray  # (k,) int64, positive
+    longer_ps: np.ndarray  # (k,) int64, from start to end, not negative
+    later_ps: np.ndarray  # (k,) int64, from the end of the cause to the start, not negative
+
+    @property
+    def added_ps(self) -> np.ndarray:
+        """(k,) both, positive."""
+        return np.asarray(self.longer_ps + self.later_ps)
 
 
 def touched(delays: Delays, disturbance: Disturbance) -> Touched:
@@ -133,10 +139,10 @@ def touched(delays: Delays, disturbance: Disturbance) -> Touched:
     ranks = [rank for rank, ps in disturbance.late_start_ps.items() if ps > 0]
     if ranks:
         put_off |= (cause == NO_EVENT) & np.isin(trace.rank, ranks)
-    added = np.where(longer, np.maximum(delays.longer_ps, 0), 0)
-    added += np.where(put_off, np.maximum(delays.later_than_cause_ps, 0), 0)
-    events = np.flatnonzero(added)
-    return Touched(events, added[events])
+    longer_ps = np.where(longer, np.maximum(delays.longer_ps, 0), 0)
+    later_ps = np.where(put_off, np.maximum(delays.later_than_cause_ps, 0), 0)
+    events = np.flatnonzero(longer_ps + later_ps)
+    return Touched(events, longer_ps[events], later_ps[events])
 
 
 def _by_queues(
@@ -150,10 +156,10 @@ def _by_queues(
     for (queue, rank), own in by_cell.items():
         events = ordered.of(queue, rank)
         start, cause = trace.start_ps[events], trace.cause[events]
-        longer[events] |= _meet(own, start, trace.end_ps[events])
+        longer[events] |= _overlap(own, start, trace.end_ps[events])
         still = [speed for speed in own if speed.speed == 0]
         ready = np.where(cause == NO_EVENT, 0, trace.end_ps[cause])
-        put_off[events] |= _meet(still, np.minimum(ready, start), start + 1)
+        put_off[events] |= _overlap(still, np.minimum(ready, start), start + 1)
 
 
 def _by_parts(ordered: OrderedTrace, speeds: Sequence[PartSpeed], longer: np.ndarray) -> None:
@@ -182,10 +188,10 @@ def _by_parts(ordered: OrderedTrace, speeds: Sequence[PartSpeed], longer: np.nda
             else:
                 moves = engine_costs(program_of(executable, queue), model, queue).traffic > 0
                 passes = moves[row] & (parts.stack[rank] == part)
-            longer[events[passes]] |= _meet(own, start[passes], end[passes])
+            longer[events[passes]] |= _overlap(own, start[passes], end[passes])
 
 
-def _meet(
+def _overlap(
     speeds: Sequence[QueueSpeed] | Sequence[PartSpeed], low_ps: np.ndarray, high_ps: np.ndarray
 ) -> np.ndarray:
     """Which intervals [low, high) meet the time of at least one of these, (n,) bool."""

@@ -51,6 +51,7 @@ class StalledRun:
     """A run in which nothing can go on, and not everything has been performed."""
 
     executable: Executable
+    tables: "StallTables"
     stuck: tuple[Stuck, ...]  # engines and CC-cores with rows left
     held: np.ndarray  # (ranks, semaphores) int64, the values of semaphores
     made: np.ndarray  # (ranks, semaphores) int64, increments of rows that were performed
@@ -73,10 +74,15 @@ class StandsStill(Protocol):
 
 
 def stalled_run(
-    trace: Trace, stuck: Iterable[Stuck], held: np.ndarray, halted: Iterable[StandsStill] = ()
+    trace: Trace,
+    stuck: Iterable[Stuck],
+    held: np.ndarray,
+    halted: Iterable[StandsStill] = (),
+    tables: "StallTables | None" = None,
 ) -> StalledRun:
     """What the clock shows of a stall: the rows performed, who is stuck, and (ranks, semaphores).
 
+    Whoever looks at many stalls of an executable makes its tables once.
     `halted` are queues that stand still, as program counters and bytes under way show. Engines and
     CC-cores that are not among `stuck` must be there; of others it says since when.
     """
@@ -86,49 +92,105 @@ def stalled_run(
         for one in (*(Stuck(one.queue, one.row, one.rank, IDLE, 0) for one in halted), *stuck)
         if not isinstance(executable.queues[one.queue], DmaQueue)
     }
+    tables = StallTables(executable) if tables is None else tables
+    cells = tables.cells(trace)
     return StalledRun(
         executable,
+        tables,
         tuple(waiting.values()),
         held,
-        _increments_made(trace, held.shape),
-        _rows_pushed(trace),
+        tables.made(cells),
+        tables.pushed(trace, cells),
         trace,
         {(one.queue, one.rank): one.since_ps for one in halted},
     )
 
 
-def _increments_made(trace: Trace, shape: tuple[int, ...]) -> np.ndarray:
-    """(ranks, semaphores) how many increments the rows of a trace make."""
-    executable, made = trace.executable, np.zeros(shape, np.int64)
-    for number, queue in enumerate(executable.queues):
-        times = np.zeros((len(queue.sync.wait_sem), executable.ranks), np.int64)
-        events = np.flatnonzero(trace.queue == number)
-        np.add.at(times, (trace.row[events], trace.rank[events]), 1)
-        for post in queue.sync.posts:
-            cells = np.nonzero((post.rank != IDLE) & (times > 0))
-            np.add.at(made, (post.rank[cells], post.sem[cells]), times[cells])
-    return made
+class StallTables:
+    """What each row of an executable increments and pushes, made once for all its stalls.
+
+    A cell is a row of a queue on a rank, and cells of all queues are numbered one after the other.
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self._ranks, self._semaphores = executable.ranks, max(1, executable.semaphore_count)
+        sizes = [len(queue.sync.wait_sem) * self._ranks for queue in executable.queues]
+        self._first = np.cumsum([0, *sizes])  # cell of each queue
+        self._ring = np.full(int(self._first[-1]), IDLE, np.int32)  # to which a cell pushes
+        self._is_ring = np.array([isinstance(queue, DmaQueue) for queue in executable.queues])
+        # of each increment, the cell that makes it, its process and the counter
+        columns: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in range(3)]
+        for number, queue in enumerate(executable.queues):
+            for post in queue.sync.posts:
+                row, rank = np.nonzero(post.rank != IDLE)
+                columns[0].append(self._first[number] + row * self._ranks + rank)
+                columns[1].append(number * self._ranks + rank)
+                to = post.rank[row, rank].astype(np.int64)
+                columns[2].append(to * self._semaphores + post.sem[row, rank])
+            if isinstance(queue, DmaQueue):
+                core = core_of(executable, queue)
+                program = executable.queues[core]
+                assert isinstance(program, CcQueue), program.name
+                advances = (program.opcode == CcOpcode.ADVANCE) & (program.ring == queue.lane)
+                row, rank = np.nonzero(advances[:, None] & (program.sync.posts[0].rank != IDLE))
+                self._ring[self._first[core] + row * self._ranks + rank] = number
+        self._cell, self._process, self._counter = map(np.concatenate, columns)
+
+    def cells(self, trace: Trace) -> np.ndarray:
+        """(events,) the cells that were performed."""
+        return self._first[trace.queue] + trace.row.astype(np.int64) * self._ranks + trace.rank
+
+    def made(self, cells: np.ndarray) -> np.ndarray:
+        """(ranks, semaphores) how many increments these make."""
+        times = np.bincount(cells, minlength=len(self._ring))
+        counters = self._ranks * self._semaphores
+        made = np.bincount(self._counter, times[self._cell], counters)
+        return made.astype(np.int64).reshape(self._ranks, self._semaphores)
+
+    def pushed(self, trace: Trace, cells: np.ndarray) -> dict[Process, tuple[int, ...]]:
+        """By ring and rank, the rows that were pushed and not performed."""
+        ranks, count = self._ranks, len(self.executable.queues) * self._ranks
+        ring = self._ring[cells]
+        pushes = np.flatnonzero(ring != IDLE)
+        to = ring[pushes] * np.int64(ranks) + trace.rank[pushes]
+        performed = np.bincount(trace.queue * np.int64(ranks) + trace.rank, minlength=count)
+        performed = np.where(np.repeat(self._is_ring, ranks), performed, 0)
+        are_left = np.bincount(to, minlength=count) > performed
+        pushes, to = pushes[are_left[to]], to[are_left[to]]
+        pushes = pushes[np.argsort(to, kind="stable")]
+        found, first = dict[Process, tuple[int, ...]](), 0
+        for process, end in zip(*_ends_of_equal(np.sort(to)), strict=True):
+            number, rank = divmod(process, ranks)
+            core = self.executable.queues[int(trace.queue[pushes[first]])]
+            assert isinstance(core, CcQueue), core.name
+            left = pushes[first + int(performed[process]) : end]
+            found[number, rank] = tuple(core.ring_row[trace.row[left]].tolist())
+            first = end
+        return found
+
+    def makers(
+        self, counters: Iterable[tuple[int, int]]
+    ) -> dict[tuple[int, int], tuple[Process, ...]]:
+        """By rank and semaphore, the queues whose rows increment it."""
+        is_asked = np.zeros(self._ranks * self._semaphores, bool)
+        for rank, sem in counters:
+            is_asked[rank * self._semaphores + sem] = True
+        makes = np.flatnonzero(is_asked[self._counter])
+        processes = len(self.executable.queues) * self._ranks
+        found: dict[tuple[int, int], list[Process]] = {}
+        # rows that increment alike are many: look at each counter and process once
+        for one in np.unique(self._counter[makes] * processes + self._process[makes]).tolist():
+            counter, process = divmod(one, processes)
+            makers = found.setdefault(divmod(counter, self._semaphores), [])
+            makers.append(divmod(process, self._ranks))
+        return {counter: tuple(makers) for counter, makers in found.items()}
 
 
-def _rows_pushed(trace: Trace) -> dict[Process, tuple[int, ...]]:
-    """By ring and rank, the rows that were pushed and not performed."""
-    executable, found = trace.executable, dict[Process, tuple[int, ...]]()
-    for number, ring in enumerate(executable.queues):
-        if not isinstance(ring, DmaQueue):
-            continue
-        core = executable.queues[core_of(executable, ring)]
-        assert isinstance(core, CcQueue), core.name
-        advances = (core.opcode == CcOpcode.ADVANCE) & (core.ring == ring.lane)
-        events = np.flatnonzero(trace.queue == core_of(executable, ring))
-        row, rank = trace.row[events], trace.rank[events]
-        pushes = advances[row] & (core.sync.posts[0].rank[row, rank] != IDLE)
-        row, rank = row[pushes], rank[pushes]
-        performed = np.bincount(trace.rank[trace.queue == number], minlength=executable.ranks)
-        left = np.bincount(rank, minlength=executable.ranks) - performed
-        for owner in np.flatnonzero(left > 0).tolist():
-            rows = core.ring_row[row[rank == owner]][performed[owner] :]
-            found[number, owner] = tuple(rows.tolist())
-    return found
+def _ends_of_equal(ascending: np.ndarray) -> tuple[list[int], list[int]]:
+    """The different values, and behind which place each ends."""
+    values, counts = np.unique(ascending, return_counts=True)
+    return values.tolist(), np.cumsum(counts).tolist()
 
 
 def core_of(executable: Executable, ring: DmaQueue) -> int:
@@ -298,7 +360,7 @@ class _Resolver:
         self._stuck = {(one.queue, one.rank): one for one in run.stuck}
         self._ends = {} if run.trace is None else _last_ends(run.trace)
         awaited = {(one.rank, one.sem) for one in run.stuck if one.sem != IDLE}
-        self._makers = _makers(run.executable, awaited)
+        self._makers = run.tables.makers(awaited)
         self.waiters: dict[Process, Waiter] = {}
         ahead = [*self._stuck, *run.pushed]
         for process in ahead:
@@ -422,34 +484,14 @@ def _last_ends(trace: Trace) -> dict[Process, int]:
     return {divmod(at, ranks): end for at, end in zip(there.tolist(), ends, strict=True)}
 
 
-def _makers(
-    executable: Executable, counters: Iterable[tuple[int, int]]
-) -> dict[tuple[int, int], tuple[Process, ...]]:
-    """By rank and semaphore, the queues whose rows increment it."""
-    is_asked = np.zeros((executable.ranks, max(1, executable.semaphore_count)), bool)
-    for counter in counters:
-        is_asked[counter] = True
-    found: dict[tuple[int, int], dict[Process, None]] = {}
-    for number, queue in enumerate(executable.queues):
-        for post in queue.sync.posts:
-            # rows that increment alike are many: look at each rank and semaphore once
-            makes = (post.rank != IDLE) & is_asked[post.rank, post.sem]
-            row, maker = np.nonzero(makes)
-            cells = np.stack((post.rank[row, maker], post.sem[row, maker], maker), axis=1)
-            for rank, sem, by in np.unique(cells, axis=0).tolist():
-                found.setdefault((rank, sem), {})[number, by] = None
-    return {counter: tuple(makers) for counter, makers in found.items()}
-
-
 # ---- culprits
 
 
 def _lost_culprits(run: StalledRun, waiters: Mapping[Process, Waiter]) -> Iterator[Culprit]:
     """Of waits for increments that were made and never arrived: the rings that made them."""
     waiting: dict[Process, list[Process]] = {}  # by who made it
-    makers = _makers(
-        run.executable,
-        [(one.rank, one.sem) for one in waiters.values() if one.reason is WaitReason.LOST],
+    makers = run.tables.makers(
+        (one.rank, one.sem) for one in waiters.values() if one.reason is WaitReason.LOST
     )
     for one in waiters.values():
         if one.reason is WaitReason.LOST:
@@ -505,20 +547,25 @@ def _lost_transfers(run: StalledRun, ring: Process) -> tuple[tuple[RingTransfer,
     events = np.flatnonzero((trace.queue == number) & (trace.rank == rank))
     rows = trace.row[events]
     suspect = is_lossy[rows] & ~was_seen[events]
+    number_made = np.zeros(len(trace) + 1, np.int64)  # of a counter's events, from 1 on; 0: another
     for to, sem in counters if lost == 1 else ():
         makes = np.zeros(len(rows), bool)
         for post in queue.sync.posts:
             makes |= (post.rank[rows, rank] == to) & (post.sem[rows, rank] == sem)
         makers = np.flatnonzero(makes)
         first, end = 0, len(makers)
-        for waiter, one in enumerate(run.executable.queues):
+        number_made[:] = 0
+        number_made[events[makers]] = np.arange(1, len(makers) + 1)
+        waiting = np.flatnonzero(by_increment & (trace.rank == to))
+        waiting = waiting[number_made[trace.cause[waiting]] > 0]
+        for waiter in np.unique(trace.queue[waiting]).tolist():
+            one = run.executable.queues[waiter]
             if isinstance(one, DmaQueue) or one.jumps:
                 continue  # in loops values count from the first trip on
-            waits = on_rank(one.sync.wait_sem, to) == sem
-            mine = np.flatnonzero((trace.queue == waiter) & (trace.rank == to) & by_increment)
-            mine = mine[waits[trace.row[mine]] & np.isin(trace.cause[mine], events[makers])]
+            mine = waiting[trace.queue[waiting] == waiter]
+            mine = mine[on_rank(one.sync.wait_sem, to)[trace.row[mine]] == sem]
             value = on_rank(one.sync.wait_value, to)[trace.row[mine]]
-            made = np.searchsorted(events[makers], trace.cause[mine]) + 1
+            made = number_made[trace.cause[mine]]
             first = max(first, int(value[made == value].max(initial=0)))
             end = min(end, int(made[made > value].min(initial=len(makers) + 1)) - 1)
         bounded = np.zeros(len(rows), bool)

@@ -25,8 +25,9 @@ from ncc_runtime.execution.clock.clock import TimedRun
 from ncc_runtime.execution.disturbance import Disturbance, QueueSpeed, TransferFault
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.faults.flight_recorder import FlightRecord, flight_record
-from ncc_runtime.faults.waits import SuspectKind, stalled_run, wait_graph
+from ncc_runtime.faults.waits import stalled_run, wait_graph
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, Executable
+from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel, duration_ps
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
@@ -290,6 +291,19 @@ def _wilson(share: float, count: int) -> float:
 # ---- heartbeats
 
 
+MOST_BEATS = 200_000
+"""Of one run, which the clock plays one by one."""
+
+
+@attrs.frozen
+class Alarm:
+    """A rank misses the beats of the one before it."""
+
+    rank: int  # whose beats are missed
+    by: int
+    at_ps: int  # since the launch
+
+
 @attrs.frozen
 class Heartbeat:
     """Each rank's CC-core writes to a semaphore of the next rank once a period."""
@@ -308,7 +322,7 @@ class Heartbeat:
     def disturbance(self, executable: Executable, until_ps: int) -> Disturbance:
         """What beats cost: CC-cores do nothing else meanwhile; up to a time after the launch.
 
-        InputError if beats would leave a CC-core no time for anything else.
+        InputError if beats would leave a CC-core no time for anything else, or are very many.
         """
         busy_ps = self.beat_ps(executable)
         if busy_ps >= self.period_ps:
@@ -317,6 +331,12 @@ class Heartbeat:
                 f"{self.period_ps / 1e6:g} us"
             )
         beats = range(self.period_ps, until_ps, self.period_ps)
+        if len(beats) * executable.ranks > MOST_BEATS:
+            raise InputError(
+                f"{executable.ranks} ranks would beat {len(beats):,} times each; more than "
+                f"{MOST_BEATS:,} in all are not played: take a longer period than "
+                f"{self.period_ps / 1e6:g} us"
+            )
         return Disturbance(
             queues=tuple(
                 QueueSpeed(number, rank, 0, at_ps, at_ps + busy_ps)
@@ -327,28 +347,57 @@ class Heartbeat:
             )
         )
 
-    def detection(self, executable: Executable, rank: int, fault_ps: int) -> Detection:
-        """When the next rank misses the beats of one that stops at a time.
+    def alarms(
+        self, executable: Executable, disturbance: Disturbance, until_ps: int
+    ) -> tuple[Alarm, ...]:
+        """Who misses so many beats of whom in a row, up to a time; of each rank the first alarm.
 
-        Its last beat was at the multiple of the period before; the next rank looks when a beat is
-        due and the way of one later.
+        Beats of a rank are due at multiples of the period. None comes while its CC-core or a link
+        or adapter of the way stands still, and before its host has launched it; the next rank looks
+        when one is due and the way of a beat later.
         """
-        neighbour = (rank + 1) % executable.ranks
-        way_ps = self._way_ps(executable, rank, neighbour)
-        at_ps = (fault_ps // self.period_ps + self.misses) * self.period_ps + way_ps
-        return Detection(fault_ps, at_ps, at_ps)
+        model, routes = TimingModel.from_topology(executable.topology), executable.routes
+        parts = Parts(routes, model, executable.ranks)
+        of_parts: dict[int, list[tuple[int, int]]] = {}
+        for part in disturbance.parts:
+            if part.speed == 0:
+                of_parts.setdefault(part.part, []).append((part.start_ps, part.end_ps))
+        silent: dict[int, list[tuple[int, int]]] = {
+            rank: [(0, late_ps)] for rank, late_ps in disturbance.late_start_ps.items()
+        }
+        for queue in disturbance.queues:
+            cc = executable.queues[queue.queue]
+            if queue.speed == 0 and isinstance(cc, CcQueue) and cc.stream == 0:
+                silent.setdefault(queue.rank, []).append((queue.start_ps, queue.end_ps))
+        found = []
+        for rank in range(executable.ranks if executable.ranks > 1 else 0):
+            neighbour = (rank + 1) % executable.ranks
+            ends = np.array([rank]), np.array([neighbour])
+            way = [*routes.links(rank, neighbour)]
+            if routes.transport(*ends)[0] == Transport.EFA.code:
+                way += [int(column[0]) for column in parts.network(*ends)]
+            spans = sorted(
+                silent.get(rank, []) + [s for part in way for s in of_parts.get(part, [])]
+            )
+            at_ps = self._missed_ps(spans)
+            if at_ps is None:
+                continue
+            at_ps += int(routes.latency_ps(*ends)[0]) + model.semaphore_remote_ps
+            if at_ps <= until_ps:
+                found.append(Alarm(rank, neighbour, at_ps))
+        return tuple(sorted(found, key=lambda alarm: (alarm.at_ps, alarm.rank)))
 
-    def finds(self, kinds: Sequence[SuspectKind]) -> bool:
-        """Whether what stopped would silence beats: all of a rank or chip, or the way of a beat."""
-        return any(
-            kind in (SuspectKind.RANK, SuspectKind.CHIP, SuspectKind.LINK, SuspectKind.ADAPTER)
-            for kind in kinds
-        )
-
-    def _way_ps(self, executable: Executable, rank: int, neighbour: int) -> int:
-        model = TimingModel.from_topology(executable.topology)
-        ends = np.array(rank), np.array(neighbour)
-        return int(executable.routes.latency_ps(*ends)) + model.semaphore_remote_ps
+    def _missed_ps(self, silent: Sequence[tuple[int, int]]) -> int | None:
+        """When the last of so many beats in a row was due in times without any, ascending."""
+        low = high = 0
+        for start_ps, end_ps in silent:
+            if start_ps > high:
+                low = start_ps
+            high = max(high, end_ps)
+            due = max(1, -(-low // self.period_ps)) + self.misses - 1
+            if due * self.period_ps < high:
+                return due * self.period_ps
+        return None
 
 
 # ---- checksums
@@ -429,7 +478,8 @@ class Checksum:
     def sent_again(self, trace: Trace, fault: TransferFault) -> TransferFault:
         """A transfer whose sum was wrong, sent again: whole, and as late as it took the first time.
 
-        From an undisturbed run. InputError if that has no such transfer.
+        From an undisturbed run; what sums cost the first time is in `disturbance`. InputError if
+        there is no such transfer.
         """
         events = np.flatnonzero((trace.queue == fault.queue) & (trace.rank == fault.rank))
         if fault.nth >= len(events):
@@ -440,7 +490,7 @@ class Checksum:
         event = events[fault.nth : fault.nth + 1]
         again_ps = int(trace.end_ps[event[0]] - trace.start_ps[event[0]])
         size = _sizes(trace, fault.queue, event)
-        again_ps += 2 * int(self.longer_ps(trace.executable, size)[0])
+        again_ps += int(self.longer_ps(trace.executable, size)[0])
         return attrs.evolve(fault, flipped_bits=(), longer_ps=fault.longer_ps + again_ps)
 
 

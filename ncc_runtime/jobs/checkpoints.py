@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.neff.whole_file import sync, write_whole
 from ncc_runtime.step_inputs import Feed, ranks_of
+from ncc_runtime.topology.format.schema import is_valid
 
 FORMAT = 1
 """Of manifests."""
@@ -117,6 +119,7 @@ class CheckpointFolder:
         """Make the directory if it is not there, and hold it; InputError if another run does."""
         safetensors_bytes(str(self.path), {})  # says what is missing before anything is computed
         self.path.mkdir(exist_ok=True)
+        sync(self.path.parent)  # its own name has to survive a power failure, too
         handle = os.open(self.path, os.O_RDONLY)
         try:
             try:
@@ -238,6 +241,7 @@ class CheckpointFolder:
 
     def _manifest(self, folder: Path, step: int) -> dict[str, Any]:
         try:
+            _size(folder / MANIFEST)
             manifest = json_of(read_file(str(folder / MANIFEST), MOST_JSON_BYTES))
         except (OSError, ValueError) as error:
             reason = reason_of(error) if isinstance(error, OSError) else "not JSON"
@@ -252,8 +256,7 @@ class CheckpointFolder:
             )
         if manifest.pop("sha256", None) != _digest(manifest) or manifest.get("step") != step:
             raise _DamagedError(f"the hash of {MANIFEST} differs")
-        expected = {"format", "step", "files", *attrs.fields_dict(JobIdentity)}
-        if set(manifest) != expected:
+        if not is_valid(manifest, _SCHEMA):
             raise _DamagedError(f"{MANIFEST} has other fields than a checkpoint")
         return manifest
 
@@ -262,16 +265,18 @@ class CheckpointFolder:
         columns = dict[int, list[np.ndarray]]()
         inputs = sorted({number for _, number in self._feed})
         ranks = {number: set(ranks_of(program, number).tolist()) for number in inputs}
+        if len(manifest["files"]) != program.ranks:
+            names = f"{len(manifest['files'])} files for {program.ranks} ranks"
+            raise _DamagedError(f"{MANIFEST} names {names}")
         for rank, said in enumerate(manifest["files"]):
             path = folder / f"rank-{rank:05d}.safetensors"
             try:
+                size = _size(path)
+                if (said["name"], said["bytes"]) != (path.name, size):
+                    raise _DamagedError(f"{path.name} has {size} bytes, not {said['bytes']}")
                 with path.open("rb") as stream:
                     digest = hashlib.file_digest(stream, "sha256").hexdigest()
-                if said != {
-                    "name": path.name,
-                    "bytes": path.stat().st_size,
-                    "sha256": digest,
-                }:
+                if digest != said["sha256"]:
                     raise _DamagedError(f"the hash of {path.name} differs")
                 with open_arrays(str(path)) as arrays:
                     for number in inputs:
@@ -314,6 +319,44 @@ def _arrays_of(program: Program, rank: int, state: State) -> dict[str, np.ndarra
 
 class _DamagedError(Exception):
     """Why a checkpoint is not whole."""
+
+
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "format": {"const": FORMAT},
+        "step": {"type": "integer"},
+        "program": {"type": "string"},
+        "program_sha256": {"type": "string"},
+        "ranks": {"type": "integer"},
+        "seed": {"type": ["integer", "null"]},
+        "feed": {"type": "array"},
+        "files": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "bytes": {"type": "integer"},
+                    "sha256": {"type": "string"},
+                },
+                "required": ["name", "bytes", "sha256"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    "required": ["format", "step", "files", *attrs.fields_dict(JobIdentity)],
+    "additionalProperties": False,
+}
+"""Of a manifest without its hash. A hash shows damage, not that somebody wrote something else."""
+
+
+def _size(path: Path) -> int:
+    """Of a file; a pipe, a device or a directory is none, and reading it might never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise _DamagedError(f"{path.name} is no regular file")
+    return status.st_size
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

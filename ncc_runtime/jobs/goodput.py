@@ -18,7 +18,11 @@ import numpy as np
 from ncc_runtime.errors import InputError
 
 MOST_ATTEMPTS = 10_000
-"""Where an interval takes more attempts than this on average, it is not simulated."""
+"""Where an interval takes more attempts than this on average, at its work and at coming back, it is
+not simulated."""
+
+MOST_DRAWS = 2 * 10**8
+"""Nor where all intervals together take more draws of a failure: these are some seconds."""
 
 
 @attrs.frozen
@@ -111,7 +115,9 @@ def simulated(
 ) -> tuple[float, float] | None:
     """Goodput and its standard error of so many intervals that are played; None: hopeless."""
     needed = interval_s + model.checkpoint_s
-    if needed > math.log(MOST_ATTEMPTS) * model.mtbf_s:
+    # e^(needed/M) attempts at the work, and after each that fails e^(down/M) at coming back
+    exponent = (needed + model.down_s) / model.mtbf_s
+    if exponent > math.log(MOST_ATTEMPTS) or runs * math.exp(exponent) > MOST_DRAWS:
         return None
     time: np.ndarray = np.zeros(runs)
     working = np.arange(runs)

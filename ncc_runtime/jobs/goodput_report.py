@@ -1,16 +1,11 @@
 """`nccrt goodput`: the table, the JSON and the picture."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from ncc_runtime.jobs.goodput import FailureModel, GoodputRow, whole_steps
 from ncc_runtime.report.plot_file import picture
-
-WIDTH = 120
+from ncc_runtime.report.text_table import text_table
 
 
 def _named(model: FailureModel, step_s: float) -> dict[str, dict[str, Any]]:
@@ -63,36 +58,31 @@ def heading(model: FailureModel, step_s: float) -> str:
 
 def as_text(model: FailureModel, step_s: float, rows: Sequence[GoodputRow]) -> str:
     """The table; shares in percent."""
-    out = io.StringIO()
-    console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    console.print(heading(model, step_s), soft_wrap=True)
     named = _named(model, step_s)
-    table = Table(box=None, pad_edge=False)
-    for name in ("steps", "interval", "goodput", "simulated", "± error"):
-        table.add_column(name, justify="right")
-    for name in ("checkpoints", "lost work", "restarts"):
-        table.add_column(name, justify="right")
-    table.add_column("")
     titles = {"best": "best", "young": "Young", "daly": "Daly"}
+    figures = ("steps", "interval", "goodput", "simulated", "± error")
+    headings = (*figures, "checkpoints", "lost work", "restarts", "")
+    cells = []
     for row in rows:
         marks = [titles[name] for name, found in named.items() if found["steps"] == row.steps]
-        table.add_row(
-            f"{row.steps}",
-            _time(row.interval_s),
-            f"{100 * row.goodput:.3f}%",
-            "" if row.simulated is None else f"{100 * row.simulated:.3f}%",
-            "" if row.error is None else f"{100 * row.error:.3f}%",
-            *(f"{100 * share:.3f}%" for share in row.lost.values()),
-            ", ".join(marks),
+        cells.append(
+            (
+                f"{row.steps}",
+                _time(row.interval_s),
+                f"{100 * row.goodput:.3f}%",
+                "" if row.simulated is None else f"{100 * row.simulated:.3f}%",
+                "" if row.error is None else f"{100 * row.error:.3f}%",
+                *(f"{100 * share:.3f}%" for share in row.lost.values()),
+                ", ".join(marks),
+            )
         )
-    console.print(table)
-    for name, found in named.items():
-        console.print(
-            f"{titles[name]}: every {_time(found['interval_s'])}, {found['steps']} steps; goodput "
-            f"{100 * found['goodput']:.3f}%",
-            soft_wrap=True,
-        )
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    lines = [heading(model, step_s), *text_table(headings, cells, words=(len(headings) - 1,))]
+    lines += (
+        f"{titles[name]}: every {_time(found['interval_s'])}, {found['steps']} steps; goodput "
+        f"{100 * found['goodput']:.3f}%"
+        for name, found in named.items()
+    )
+    return "\n".join(lines)
 
 
 def _time(seconds: float) -> str:

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.array_files import StoredArray
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, TopologyError
 from ncc_runtime.inputs import bound_inputs, numbered
 from ncc_runtime.jobs.checkpoints import CheckpointFolder, Restored, State, state_bytes
 from ncc_runtime.jobs.recovery import (
@@ -25,6 +25,7 @@ from ncc_runtime.jobs.recovery import (
     OnFault,
     Recovery,
     check_smaller,
+    passes,
     recovered,
     refitted,
     resharded,
@@ -184,7 +185,10 @@ class RunningJob:
                 raise InputError(f"{fault}, and ranks are 0 to {last}")
             if fault.link is not None:
                 down = fault_names.down(fault.link)
-                build_spec(topology.spec, topology.nodes, topology.lnc, (down,))
+                try:
+                    build_spec(topology.spec, topology.nodes, topology.lnc, (down,))
+                except TopologyError as error:
+                    raise InputError(f"{fault}: {error}") from error
         if options.faults and not self._run_options.clock:
             raise InputError("a job with faults needs the clock, which tells the time that is lost")
 
@@ -210,8 +214,13 @@ class RunningJob:
             while step < options.steps:
                 ranks = self._model.executable.ranks  # a job that shrank has no others to lose
                 pending = [each for each in pending if each.rank is None or each.rank < ranks]
+                unnoticed = list(self._unnoticed(pending))
+                del pending[: len(unnoticed)]
                 until = pending[0].step if pending else options.steps
                 for run in self._runs(until, step, kept):
+                    for fault in unnoticed:
+                        if fault.step == step:
+                            self._event(0.0, "fault", f"{fault}; no transfer passes it")
                     step, last = step + 1, run
                     now.done = step - first
                     if self._is_checkpoint(step):
@@ -225,6 +234,7 @@ class RunningJob:
                 stopped = self._go_on(pending.pop(0), step, kept, first)
                 if stopped is not None:
                     break
+                first = min(first, kept.step)  # the one it began from may have been damaged
                 del self._step_us[kept.step - first :]
                 step = kept.step
         end = f"{options.steps} steps are done" if stopped is None else f"stopped in step {step}"
@@ -236,7 +246,7 @@ class RunningJob:
             first_step=first,
             steps=options.steps,
             step_us=tuple(self._step_us),
-            events=tuple(self._events),
+            events=tuple(sorted(self._events, key=lambda event: event.at_s)),
             recoveries=tuple(self._recoveries),
             checkpoints=self._checkpoints,
             checkpoint_bytes=size if options.checkpoint_every else 0,
@@ -298,6 +308,17 @@ class RunningJob:
         node = self._model.executable.placement.node
         return float(np.bincount(node, sizes).max()) / self._options.storage_bytes_per_s
 
+    def _unnoticed(self, pending: Sequence[JobFault]) -> Iterator[JobFault]:
+        """The next faults that nobody notices, links that no transfer of the program passes.
+
+        What is planned after a later fault does without them.
+        """
+        for fault in pending:
+            if fault.link is None or passes(self._model.executable, fault.link):
+                return
+            self._machine.lose(fault.link)
+            yield fault
+
     def _event(self, seconds: float, kind: str, text: str) -> None:
         self._events.append(JobEvent(self._now_s, seconds, kind, text))
         self._now_s += seconds
@@ -321,7 +342,7 @@ class RunningJob:
         if not isinstance(found, Recovery):
             reasons = "; ".join(found) or "--on-fault names nothing to try"
             return f"stopped in step {step} by the fault of {fault.subject}: {reasons}"
-        lost_s = sum(self._step_us[kept.step - first :]) / 1e6
+        lost_s = sum(self._step_us[max(0, kept.step - first) :]) / 1e6
         self._lost["lost work"] += lost_s
         self._take(found.model)
         read_s = self._checkpoint_s() if kept.step else 0.0

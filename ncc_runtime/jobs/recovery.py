@@ -14,9 +14,10 @@ import attrs
 import numpy as np
 
 from ncc_runtime.array_files import StoredArray
+from ncc_runtime.collectives.choose import shows_order
 from ncc_runtime.errors import InputError, NccError, PlacementError, TopologyError
 from ncc_runtime.inputs import check_type, checked_input, parameter_text, uncut
-from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, placed_at
 from ncc_runtime.runtime import Model
@@ -77,9 +78,9 @@ _FAULT = re.compile(
 
 @attrs.frozen
 class ChangedCollective:
-    """A collective that may add up in another order after a recovery, so that bits may differ."""
+    """A collective that may reduce in another order after a recovery, so that bits may differ."""
 
-    name: str
+    name: str  # or that of a program for fewer ranks, which takes the place of all
     change: str  # `ring → mesh`, or what else differs
 
 
@@ -112,6 +113,28 @@ class Machine:
             )
             if place not in used and place not in self.dead
         ]
+
+    def lose(self, link: str) -> None:
+        """A link that is down from now on."""
+        before, down = self.topology, fault_names.down(link)
+        self.topology = build_spec(before.spec, before.nodes, before.lnc, (down,))
+
+
+def passes(executable: Executable, link: str) -> bool:
+    """Whether any transfer of a program passes a link; of one that is down, none does."""
+    try:
+        links = fault_names.links_of_name(executable.topology.links, link)
+    except TopologyError:
+        return False
+    for queue in executable.queues:
+        if isinstance(queue, DmaQueue):
+            for peers in (queue.peer, queue.second_peer):
+                if peers is not None:
+                    row, sender = np.nonzero(peers != IDLE)
+                    _, passed = executable.routes.link_runs(sender, peers[row, sender])
+                    if np.isin(passed, links).any():
+                        return True
+    return False
 
 
 def with_spares(placement: Placement, spares: int) -> Placement:
@@ -173,17 +196,17 @@ def _on_spare(
     near = min(free, key=lambda place: (place[0] != node, abs(place[1] - chip), place))
     places = placement.places.copy()
     places[fault.rank] = near
-    moved = load(model.executable.program, _after_faults(placement, places))
+    moved = load(model.executable.program, _after_faults(machine, placement, places))
     if machine.spares is not None:
         machine.spares -= 1
     names = [_core_name(placement, place) for place in ((node, chip, core), near)]
     return f"rank {fault.rank} moves from {names[0]} to the spare {names[1]}", moved
 
 
-def _after_faults(placement: Placement, places: np.ndarray) -> Placement:
-    """Other places on the same machine, which outputs call `linear after faults` say."""
+def _after_faults(machine: Machine, placement: Placement, places: np.ndarray) -> Placement:
+    """Other places on the machine as it is now, which outputs call `linear after faults` say."""
     name = f"{placement.strategy.removesuffix(_AFTER)}{_AFTER}"
-    return placed_at(placement.topology, name, places)
+    return placed_at(machine.topology, name, places)
 
 
 _AFTER = " after faults"
@@ -199,13 +222,10 @@ def _rerouted(
 ) -> tuple[str, Model]:
     if fault.link is None:
         raise PlacementError("a dead rank needs another core")
-    placement, before = model.executable.placement, model.topology
-    down = fault_names.down(fault.link)
-    topology = build_spec(before.spec, before.nodes, before.lnc, (down,))
-    after = load(
-        model.executable.program, placed_at(topology, placement.strategy, placement.places)
-    )
-    machine.topology = topology
+    placement = model.executable.placement
+    machine.lose(fault.link)
+    places = placed_at(machine.topology, placement.strategy, placement.places)
+    after = load(model.executable.program, places)
     return f"the same ranks on the same cores, without {fault.link}", after
 
 
@@ -223,7 +243,7 @@ def _shrunk(
         raise PlacementError(f"no program for at most {len(living)} ranks; {known}")
     program = max(fitting, key=lambda each: each.ranks)
     places = np.array(living[: program.ranks])
-    after = load(program, _after_faults(placement, places))
+    after = load(program, _after_faults(machine, placement, places))
     text = f"{program.name} for {program.ranks} ranks instead of {placement.ranks}"
     return f"{text}, on cores that are left", after
 
@@ -232,29 +252,28 @@ _WAYS = {OnFault.SPARE: _on_spare, OnFault.REROUTE: _rerouted, OnFault.SHRINK: _
 
 
 def changed_collectives(before: Executable, after: Executable) -> Iterator[ChangedCollective]:
-    """The collectives that add up floats in another way, or perhaps do.
+    """The collectives that may reduce in another order, so that bits may differ.
 
-    What a collective adds, and in which order, is decided by its transfers: where these are the
+    What a collective joins, and in which order, is decided by its transfers: where these are the
     same, rank by rank and address by address, the arithmetic is. Where they are not, the order may
-    still be the same; that is not looked into.
+    still be the same; that is not looked into. A program for fewer ranks computes something else
+    whatever its collectives do, and is named itself.
     """
-    same_ranks = before.ranks == after.ranks
-    pairs = zip(before.program.placeholders, after.program.placeholders, strict=False)
-    for number, (placeholder, other) in enumerate(pairs):
-        if placeholder.reduction is None or not placeholder.dtype.is_float:
-            continue  # copies and whole numbers come out the same in any order
-        name = placeholder.name or f"p{number}"
+    if before.program is not after.program:
+        change = f"for {after.ranks} ranks instead of {before.ranks}"
+        yield ChangedCollective(after.program.name, change)
+        return
+    for number, placeholder in enumerate(before.program.placeholders):
+        if not shows_order(placeholder):
+            continue
         algorithms = [each.lowered[number].name for each in (before, after)]
-        if not same_ranks or placeholder.groups != other.groups:
-            sizes = [len(each.groups[0]) for each in (placeholder, other)]
-            change = f"over {sizes[1]} ranks instead of {sizes[0]}"
-        elif algorithms[0] != algorithms[1]:
+        if algorithms[0] != algorithms[1]:
             change = f"{algorithms[0]} → {algorithms[1]}"
         elif _transfers(before, number) != _transfers(after, number):
             change = f"{algorithms[1]}, with other transfers"
         else:
             continue
-        yield ChangedCollective(name, change)
+        yield ChangedCollective(placeholder.name or f"p{number}", change)
 
 
 def _transfers(executable: Executable, placeholder: int) -> dict[str, list[bytes]]:

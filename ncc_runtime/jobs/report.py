@@ -1,15 +1,10 @@
 """What a job reports: its steps, its timeline, where the time went, what its recoveries changed."""
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from ncc_runtime.jobs.job import JobRecovery, JobResult
-
-WIDTH = 120
+from ncc_runtime.report.text_table import text_table
 
 _LOST_FIRST = ("detection", "restart", "lost work", "checkpoints")
 
@@ -62,22 +57,13 @@ def _recovery(recovery: JobRecovery) -> dict[str, Any]:
 
 def as_text(result: JobResult) -> str:
     """The lines that stand behind the summary of the last step."""
-    out = io.StringIO()
-    console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    for line in _lines(result):
-        console.print(line, markup=False, soft_wrap=True)
+    lines = [*_lines(result)]
     if result.has_clock and result.events:
-        table = Table(box=None, pad_edge=False, title="job", title_justify="left")
-        table.add_column("from s", justify="right")
-        table.add_column("seconds", justify="right")
-        table.add_column("what")
-        for event in result.events:
-            table.add_row(f"{event.at_s:.6f}", f"{event.seconds:.6f}", event.text)
-        console.print(table)
+        events = [(f"{one.at_s:.6f}", f"{one.seconds:.6f}", one.text) for one in result.events]
+        lines += ["job", *text_table(("from s", "seconds", "what"), events, words=(2,))]
     for recovery in result.recoveries:
-        for line in _recovery_lines(recovery):
-            console.print(line, markup=False, soft_wrap=True)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        lines += _recovery_lines(recovery)
+    return "\n".join(lines)
 
 
 def _lines(result: JobResult) -> Iterator[str]:

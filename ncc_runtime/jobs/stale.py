@@ -107,7 +107,7 @@ def trained(
         first: PartialSteps(executable, clock, first, bound)
         for first in dict.fromkeys((len(workers), *firsts))
     }
-    words = _Words(program, feed, loss, batches or {}, draw) if options.values else None
+    values = _TrainingValues(program, feed, loss, batches or {}, draw) if options.values else None
     for one in disturbances:
         if one.memory or any(transfer.flipped_bits for transfer in one.transfers):
             raise InputError(
@@ -120,10 +120,10 @@ def trained(
         for first, run in runs.items():
             taken[first].append(run.step(disturbance, synchronous))
     trainings = {first: Training(first, tuple(steps)) for first, steps in taken.items()}
-    if words is not None:
+    if values is not None:
         state = None
         for first, training in trainings.items():
-            losses, last = words.computed(model, workers, training, inputs, seed, options)
+            losses, last = values.run(model, workers, training, inputs, seed, options)
             state = last if state is None else state
             trainings[first] = attrs.evolve(
                 training, losses=losses, distance=_distance(last, state)
@@ -135,7 +135,7 @@ def trained(
         launch_ps=clock.launch_ps,
         synchronous=trainings[len(workers)],
         partial=tuple(trainings[first] for first in firsts),
-        loss_name="" if words is None or words.loss is None else words.loss_name,
+        loss_name="" if values is None or values.loss is None else values.loss_name,
     )
 
 
@@ -159,7 +159,9 @@ def closed_forms_us(run: StaleRun, faults: Sequence[Fault]) -> dict[int, float]:
     work_ps = 1 if is_late else int(arrivals(run.undisturbed)[0].max()) - run.launch_ps
     usual = 0.0 if is_late else 1.0
     expected = {
-        training.first: expected_kth_of_groups(fault.draws.exceeded, training.first, workers, size)
+        training.first: expected_kth_of_groups(
+            fault.draws.upper_quantile, training.first, workers, size
+        )
         for training in (run.synchronous, *run.partial)
     }
     return {
@@ -168,8 +170,8 @@ def closed_forms_us(run: StaleRun, faults: Sequence[Fault]) -> dict[int, float]:
     }
 
 
-class _Words:
-    """What the words of a user name in a program, looked up before anything is computed."""
+class _TrainingValues:
+    """The steps' values; what the words of a user name is looked up before any is computed."""
 
     def __init__(
         self,
@@ -220,7 +222,7 @@ class _Words:
         known = ", ".join(names[number] or f"out{number}" for number in scalars) or "none"
         raise InputError(f"{word!r} is no output with one float; there are {known}")
 
-    def computed(
+    def run(
         self,
         model: "Model",
         workers: np.ndarray,

@@ -1,6 +1,6 @@
 """What `nccrt stale` prints: time bought and gradients lost, for each number of contributions."""
 
-import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from ncc_runtime.jobs.stale import StaleRun, Training
 from ncc_runtime.machine_model.timing import PS_PER_S
+from ncc_runtime.neff.stages import ranks_text
+from ncc_runtime.report.text_table import text_table
 
 _PS_PER_US = 1_000_000
 
@@ -58,6 +60,11 @@ def row_of(
     )
 
 
+def _number(value: float | None) -> float | None:
+    """What JSON has a number for: a training that ends in NaN has no loss."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 @attrs.frozen(eq=False)
 class StaleReport:
     """The rows of all trainings, the synchronous one first."""
@@ -94,12 +101,14 @@ class StaleReport:
             "bound": self.bound,
             "undisturbed_us": run.undisturbed.time_ps / _PS_PER_US,
             "loss_name": run.loss_name,
-            "target_loss": self.target,
+            "target_loss": _number(self.target),
             "trainings": [
                 {
                     **attrs.asdict(row),
+                    "loss": _number(row.loss),
+                    "distance": _number(row.distance),
                     "times_us": (each.times_ps / _PS_PER_US).tolist(),
-                    "losses": list(each.losses),
+                    "losses": list(map(_number, each.losses)),
                 }
                 for row, each in zip(self.rows, trainings, strict=True)
             ],
@@ -111,12 +120,13 @@ class StaleReport:
         fate = "dropped" if run.late == "drop" else "added in the next step"
         if self.bound is not None:
             fate += f", at most {self.bound} step{'s' * (self.bound != 1)} late"
+        columns = self._columns(rows)
         lines = [
             f"{self.model}: {self.place}",
             f"{count} workers of {size} rank{'s' * (size != 1)}; late gradients are {fate}",
             f"{len(run.synchronous.steps)} steps, seeds {self.seed} and up: "
             + ("; ".join(self.faults) or "nothing goes wrong"),
-            *_table(self._columns(rows)),
+            *text_table(tuple(columns), list(zip(*columns.values(), strict=True))),
             f"undisturbed, all wait for all: {run.undisturbed.time_ps / _PS_PER_US:.3f} us",
         ]
         lines += [line for row in rows[1:] for line in _late_line(row, run)]
@@ -156,32 +166,11 @@ def _or_dash(number: float | None, form: str) -> str:
 
 def _late_line(row: TrainingRow, run: StaleRun) -> list[str]:
     """Who was late most often."""
+    plural = "s" * (run.workers.shape[1] > 1)
     worst = sorted(range(len(row.late_by_worker)), key=lambda w: -row.late_by_worker[w])[:3]
     named = [
-        f"{_ranks(run.workers[w])} in {row.late_by_worker[w]:.0%}"
+        f"rank{plural} {ranks_text(run.workers[w])} in {row.late_by_worker[w]:.0%}"
         for w in worst
         if row.late_by_worker[w]
     ]
     return [f"first {row.first}: late most often {', '.join(named)} of the steps"] if named else []
-
-
-def _ranks(ranks: np.ndarray) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    is_run = ranks[-1] - ranks[0] == len(ranks) - 1
-    return f"ranks {ranks[0]}-{ranks[-1]}" if is_run else f"ranks {','.join(map(str, ranks))}"
-
-
-def _table(columns: Mapping[str, Sequence[str]]) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*cells)
-    out = io.StringIO()
-    console = Console(file=out, width=200, highlight=False, no_color=True, markup=False)
-    console.print(table)
-    return [line.rstrip() for line in out.getvalue().splitlines()]

@@ -152,6 +152,11 @@ class DmaQueue:
     registers: Registers | None = None  # None: every run moves its size
     ranks: np.ndarray | None = None  # that run it; None: all
 
+    def bytes_of(self, row: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        """What the transfers of rows move that ranks send, int64; at most, where sizes vary."""
+        sizes = np.broadcast_to(self.size_bytes, self.peer.shape)  # a column, where all have one
+        return np.asarray(sizes[row, rank], np.int64)
+
 
 def descriptors(size_bytes: np.ndarray) -> np.ndarray:
     """How many descriptors runs of these sizes have; a signal without data is one."""

@@ -84,7 +84,7 @@ def _add_writes(
     """Add what a ring writes at `peers` to (placeholders, transports) and (placeholders, links)."""
     row, sender = np.nonzero(peers != IDLE)
     number, target = queue.placeholder[row], peers[row, sender]
-    size = np.broadcast_to(queue.size_bytes, peers.shape)[row, sender].astype(np.int64)
+    size = queue.bytes_of(row, sender)
     np.add.at(by_transport, (number, routes.transport(sender, target)), size)
     start, links = routes.link_runs(sender, target)
     hops = np.diff(start)

@@ -3,12 +3,12 @@
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import numpy as np
 
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, StallError
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.capacity import rank_capacity
@@ -19,6 +19,9 @@ from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
+if TYPE_CHECKING:
+    from ncc_runtime.report.timeline.marks import Mark
+
 
 class FaultsOfRun(Protocol):
     """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
@@ -26,6 +29,10 @@ class FaultsOfRun(Protocol):
     @property
     def is_complete(self) -> bool:
         """Whether the run comes to its end."""
+
+    @property
+    def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":
+        """What was performed, and marks of the faults; None for a run without an end."""
 
     def refusal(self) -> str:
         """In one line, why not."""
@@ -82,8 +89,10 @@ class Run:
 
         Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
         that of the lowest; an array of which the file does not say how it lies on the ranks stays
-        [ranks, *shape].
+        [ranks, *shape]. StallError if faults keep the run from its end.
         """
+        if self.faults is not None and not self.faults.is_complete:
+            raise StallError(self.faults.refusal())
         return None if self.assemble is None else self.assemble(self.outputs)
 
     def __repr__(self) -> str:
@@ -114,9 +123,17 @@ class Run:
         """
         from ncc_runtime.report.timeline.write import mask_of_ranks, write_timeline
 
-        if self.trace is None:
+        if self.timeline is None:
             raise InputError("the run has no clock and so no timeline: run it with clock=True")
-        write_timeline(os.fspath(path), self.trace, mask_of_ranks(self.executable, ranks))
+        trace, marks = self.timeline
+        write_timeline(os.fspath(path), trace, mask_of_ranks(self.executable, ranks), marks)
+
+    @property
+    def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":
+        """What a timeline shows: the events, and marks of faults, also of a run that stalls."""
+        if self.faults is not None:
+            return self.faults.timeline
+        return None if self.trace is None else (self.trace, ())
 
     @property
     def time_us(self) -> float | None:

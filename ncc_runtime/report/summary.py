@@ -45,7 +45,7 @@ def as_json(
         "time_us": run.time_us,
         "healthy_us": run.healthy_us,
         "free_us": run.free_us,
-        "faults": None if run.faults is None else run.faults.as_json(),
+        "fault_report": None if run.faults is None else run.faults.as_json(),
         "notes": list(run.notes),
         "host_s": round(host_s, 6),
         "verified": verified(run.proofs),

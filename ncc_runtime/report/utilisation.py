@@ -79,7 +79,7 @@ def _transfer_bytes(
     row, rank = row[sends], rank[sends]
     kind, usage = kinds_of_transfers(parts, queue, row, rank)
     amounts = np.zeros(len(usage.dma_passes), np.int64)
-    np.add.at(amounts, kind, np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank])
+    np.add.at(amounts, kind, queue.bytes_of(row, rank))
     return usage.part, usage.times * amounts[usage.transfer]
 
 

@@ -320,3 +320,18 @@ def test_what_two_orders_make_is_measured_against_the_bound() -> None:
     found, share = measured(sums, two, operands)
     assert (found.elements, found.differing) == (2, 0) or found.differing == 1
     assert 0 <= share <= 1
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("extra", [0.0, np.nan, np.inf])
+def test_elements_without_a_bound_leave_the_share_to_the_others(dtype: DType, extra: float) -> None:
+    """Zeros of 64 bits, where the bound is zero too, and what is not finite; nothing warns."""
+    sums = Sums(Arithmetic(Reduction.ADD, dtype))
+    a, b, c = map(sums.member, range(3))
+    two = sums.joined([sums.joined([a, b]), c]), sums.joined([a, sums.joined([b, c])])
+    draw = np.random.default_rng(0)
+    operands = [draw.standard_normal(20).astype(dtype.numpy) for _ in range(3)]
+    known = measured(sums, two, operands)[1]
+    assert 0 < known <= 1
+    with_extra = [np.append(array, dtype.numpy.type(extra)) for array in operands]
+    assert measured(sums, two, with_extra)[1] == known

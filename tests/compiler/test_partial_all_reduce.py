@@ -121,6 +121,25 @@ def test_groups_of_several_sizes_are_scaled_each_by_its_own() -> None:
     np.testing.assert_allclose(outputs[0][1], w[1] - g[1], rtol=1e-6)
 
 
+def test_a_group_of_which_nobody_takes_part_adds_nothing() -> None:
+    w, g, loss = given()
+    outputs = reference_outputs(partial(step_module(PAIRS), DROP), [w, g, loss, flags(0, 2)])
+    np.testing.assert_allclose(outputs[0][[0, 2]], w[[0, 2]] - (g[0] + g[2]), rtol=1e-6)
+    assert_same_bits([outputs[0][[1, 3]]], [w[[1, 3]]])
+    assert not outputs[1][[1, 3]].any()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f64"])
+def test_what_takes_part_is_scaled_as_exactly_as_its_type_can_hold(dtype: str) -> None:
+    module = step_module(dtype=dtype)
+    numpy_type = module.entry_computation.nodes[0].array.dtype.numpy.type
+    w, g, loss = np.zeros((RANKS, 6)), np.full((RANKS, 6), 100.0), np.zeros(RANKS)
+    inputs = [array.astype(numpy_type) for array in (w, g, loss)]
+    outputs = reference_outputs(partial(module, DROP), [*inputs, flags(0, 1, 3)])
+    # 4/3 is no number of any of these types, 3 times 100 times 4/3 is
+    assert_same_bits([outputs[0]], [np.full((RANKS, 6), -400.0, numpy_type)])
+
+
 def test_a_gradient_that_is_not_a_number_is_dropped_too() -> None:
     w, g, loss = given()
     g[2], loss[2] = np.nan, np.nan
@@ -172,6 +191,43 @@ def test_of_one_all_reduce_of_many_operands_each_is_carried_or_scaled() -> None:
     inputs, extra = given(), [flags(0, 1), EVERYBODY, np.full((RANKS, 6), -0.0, np.float32)]
     apart = reference_outputs(partial(step_module(), NEXT), [*inputs, *extra])
     assert_same_bits(reference_outputs(partial(module, NEXT), [*inputs, *extra]), apart)
+
+
+def test_what_goes_through_one_tuple_is_told_apart() -> None:
+    """As a shard_map returns it: the loss is no gradient, nor does it wait behind one."""
+    module = load(
+        "%w = f32[6] parameter(0)",
+        "%g = f32[6] parameter(1)",
+        "%l = f32[] parameter(2)",
+        f"%sum_g = f32[6] all-reduce(%g), {ALL}",
+        f"%sum_l = f32[] all-reduce(%l), {ALL}",
+        "%both = (f32[], f32[6]) tuple(%sum_l, %sum_g)",
+        "%sum = f32[6] get-tuple-element(%both), index=1",
+        "%new = f32[6] subtract(%w, %sum)",
+        "%one = f32[] get-tuple-element(%both), index=0",
+        "%loss = f32[] copy(%one)",
+        "%out = (f32[6], f32[]) tuple(%new, %loss)",
+        before=SUM,
+    )
+    inputs, extra = given(), [flags(0, 1), EVERYBODY, np.full((RANKS, 6), -0.0, np.float32)]
+    apart = reference_outputs(partial(step_module(), NEXT), [*inputs, *extra])
+    assert_same_bits(reference_outputs(partial(module, NEXT), [*inputs, *extra]), apart)
+
+
+def test_what_waits_behind_another_part_of_a_tuple_is_partial() -> None:
+    module = load(
+        "%w = f32[6] parameter(0)",
+        "%g = f32[6] parameter(1)",
+        f"%sum_g = f32[6] all-reduce(%g), {ALL}",
+        "%both = (f32[6], f32[6]) tuple(%w, %sum_g)",
+        "%weights = f32[6] get-tuple-element(%both), index=0",
+        "%all = f32[24] all-gather(%weights), dimensions={0}, replica_groups={{0,1,2,3}}",
+        "%sum = f32[6] get-tuple-element(%both), index=1",
+        "%out = (f32[24], f32[6]) tuple(%all, %sum)",
+        before=SUM,
+    )
+    names = [node.name for node in partial(module, DROP).entry_computation.nodes]
+    assert "sum_g.partial" in names
 
 
 def test_only_all_reduces_without_a_collective_behind_them_are_partial() -> None:

@@ -47,7 +47,7 @@ def late_by(draws: Draws, ranks: int) -> Callable[[int], Disturbance]:
     """Every rank is launched late, by as many microseconds as are drawn for it."""
 
     def drawn(seed: int) -> Disturbance:
-        late_us = draws.exceeded(shares(seed, ranks))
+        late_us = draws.upper_quantile(shares(seed, ranks))
         return Disturbance(late_start_ps=dict(enumerate((late_us * 1e6).astype(int).tolist())))
 
     return drawn
@@ -60,7 +60,7 @@ def slowed_by(draws: Draws, executable: Executable) -> Callable[[int], Disturban
     ]
 
     def drawn(seed: int) -> Disturbance:
-        factor = np.maximum(draws.exceeded(shares(seed, executable.ranks)), 1)
+        factor = np.maximum(draws.upper_quantile(shares(seed, executable.ranks)), 1)
         speed = np.maximum(np.rint(FULL_SPEED / factor).astype(int), 1).tolist()
         return Disturbance(
             queues=tuple(

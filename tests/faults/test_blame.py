@@ -25,7 +25,7 @@ from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
 from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, blamed, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
-from ncc_runtime.faults.resolve import resolved
+from ncc_runtime.faults.resolve import joined, resolved
 from ncc_runtime.faults.text import parse
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -317,8 +317,49 @@ def test_faults_as_text_are_blamed_and_left_out():
     executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
     clock = Clock(executable, PlannedDecisions(executable, {}))
     faults = resolved(clock, [parse("rank 3 late by 40us"), parse("rank 6 slow to 50%")])
-    found = blamed(clock, faults)
+    both = (clock.run(disturbance).trace for disturbance in (Disturbance(), joined(faults)))
+    found = blamed(clock, *both, faults)
     assert [share.name for share in found.faults] == [str(fault.fault) for fault in faults]
     assert totals(found) == found.lost_ps > 30_000_000
     for share, fault in zip(found.faults, reversed(faults), strict=True):
         assert share.without_ps == clock.run(fault.disturbance).trace.time_ps
+
+
+def test_a_rank_that_stands_still_and_then_is_slow_owes_nothing_to_others():
+    """One fault puts the first row off, another makes it longer: each has all of its own."""
+    executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    still, slow = parse("at 20us: rank 3 dead for 10us"), parse("rank 3 slow to 10%")
+    together = blamed(clock, resolved(clock, [still, slow]))
+    assert totals(together) == together.lost_ps
+    assert together.others_ps == 0
+    for share, fault in zip(together.faults, [still, slow], strict=True):
+        assert share.on_chain_ps == blamed(clock, resolved(clock, [fault])).faults[0].on_chain_ps
+
+
+LOOP = """sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+cond { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ n = s32[] constant(4) ROOT c = pred[] compare(i, n), direction=LT }
+body { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ x = f32[64] get-tuple-element(s), index=1 one = s32[] constant(1) j = s32[] add(i, one)
+ y = f32[64] all-reduce(x), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=sum
+ ROOT r = (s32[], f32[64]) tuple(j, y) }
+ENTRY loop { x = f32[64] parameter(0) zero = s32[] constant(0)
+ s = (s32[], f32[64]) tuple(zero, x)
+ w = (s32[], f32[64]) while(s), condition=cond, body=body
+ ROOT r = f32[64] get-tuple-element(w), index=1 }
+"""
+
+
+def test_runs_are_counted_as_faults_count_them():
+    """What `at run 3` hits is in the row of run 3."""
+    executable = ncc_runtime.load(ncc_compiler.compile_text(LOOP), "trn2").executable
+    clock = Clock(executable, PlannedDecisions(executable, {}))
+    found = blamed(clock, resolved(clock, [parse("at run 3 of p0: link c0-c1 down for 30us")]))
+    first = next(line for line in lines(found) if line.startswith("p0 "))
+    assert "run 3 " in first
+    told = as_json(found)
+    assert told["waits"][0]["runs"] == [3]
+    assert [each["run"] for each in told["collectives"]] == [1, 2, 3, 4]
+    lost = [max(each["lost_us"]) > 0 for each in told["collectives"]]
+    assert lost == [False, False, True, True]

@@ -58,4 +58,7 @@ def test_a_stalled_row_is_marked_from_the_last_that_ran():
     (mark,) = fault_marks(trace, [], [Stuck(ring, row, 3, 0, 1)])
     assert mark.track == f"stalled {trace.executable.queues[ring].name} of rank 3"
     own = (trace.queue == ring) & (trace.rank == 3)
-    assert (mark.start_ps, mark.end_ps) == (trace.end_ps[own].max(), trace.time_ps)
+    assert (mark.start_ps, mark.end_ps) == (
+        trace.end_ps[own].max(),
+        trace.time_ps * 11 // 10 + 1,
+    )

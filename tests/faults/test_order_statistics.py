@@ -25,7 +25,7 @@ INTEGRATED = [
 @pytest.mark.parametrize("count", [1, 2, 3, 64, 1024, 65_536])
 @pytest.mark.parametrize("draws", EXACT, ids=str)
 def test_closed_forms_are_what_integration_finds(draws: Draws, count: int):
-    assert expected_kth(draws.exceeded, count, count) == pytest.approx(
+    assert expected_kth(draws.upper_quantile, count, count) == pytest.approx(
         expected_maximum(draws, count), rel=1e-9
     )
 
@@ -35,7 +35,7 @@ def test_closed_forms_are_what_integration_finds(draws: Draws, count: int):
 def test_the_mean_of_maxima_of_draws_is_the_expected_one(draws: Draws, count: int):
     """Within four standard errors, by a fixed seed."""
     share = 1 - np.random.default_rng(7).random((20_000, count))  # never 0
-    largest = draws.exceeded(share).max(axis=1)
+    largest = draws.upper_quantile(share).max(axis=1)
     error = largest.std(ddof=1) / math.sqrt(len(largest))
     assert abs(largest.mean() - expected_maximum(draws, count)) < 4 * error
 

@@ -97,13 +97,18 @@ def test_what_is_dead_or_lost_stalls_the_others(clock: Clock, text: str) -> None
         ("bit 32 of element 0 of arg0 on rank 3 flips", "4096 elements of 32 bits"),
         ("bit 0 of element 4096 of arg0 on rank 3 flips", "4096 elements of 32 bits"),
         ("at run 1 of all-reduce.9: rank 3 dead", "no collective all-reduce.9; there is p0"),
-        ("at run 2 of p0: rank 3 dead", "runs 1 times"),
+        ("at run 2 of p0: rank 3 dead", "runs 1 time"),
         ("link c0-c1 flaps 1us of every 2us for 100s", "the most is 10,000"),
     ],
 )
 def test_names_that_are_not_there_are_refused(clock: Clock, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         disturbance_of(clock, text)
+
+
+def test_a_run_that_faults_before_it_keep_from_beginning_is_named_so(clock: Clock) -> None:
+    with pytest.raises(InputError, match=r"p1 .* runs 0 times, under the faults"):
+        disturbance_of(clock, "rank * dead", "at run 1 of p1: rank 3 dead")
 
 
 def test_one_fault_more_changes_no_draw(clock: Clock) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from ncc_runtime.execution.disturbance import FULL_SPEED
 from ncc_runtime.faults.fault import Fault, Kind, When
 from ncc_runtime.faults.laws import Draws, Law
 from ncc_runtime.faults.text import parse
+
+ROOT = Path(__file__).parents[2]
 
 CANONICAL = """\
 at 120us: link c0-c1 down for 50us
@@ -219,3 +223,10 @@ def test_texts_that_are_cut_and_mixed_are_read_or_refused() -> None:
         with contextlib.suppress(InputError):
             fault = parse(line)
             assert parse(str(fault)) == fault, line
+
+
+def test_the_documents_list_every_form() -> None:
+    section = (ROOT / "docs/faults.md").read_text().split("\n## ")[1]
+    forms = re.findall(r"^\| `([^`]+)` \|", section.split("\n| key |")[0], re.MULTILINE)
+    assert [str(parse(form)) for form in forms] == forms
+    assert {parse(form).kind for form in forms} == {*Kind}

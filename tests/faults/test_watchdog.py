@@ -132,9 +132,52 @@ def test_heartbeats_cost_time_and_find_a_dead_rank_within_their_misses() -> None
     usual = clock.run().trace.time_ps
     slower = clock.run(beat.disturbance(clock.executable, 2 * usual)).trace.time_ps
     assert usual < slower < 1.5 * usual
+    queues = range(len(clock.executable.queues))
     for fault_ps in (0, 999_999, 1_000_000, 12_345_678):
-        noticed = beat.detection(clock.executable, 3, fault_ps)
-        assert 10**6 < noticed.first_after_ps < 3 * 10**6
+        dead = Disturbance(queues=tuple(QueueSpeed(queue, 3, 0, fault_ps) for queue in queues))
+        (alarm,) = beat.alarms(clock.executable, dead, SECOND)
+        assert (alarm.rank, alarm.by) == (3, 4)
+        assert 10**6 < alarm.at_ps - fault_ps < 3 * 10**6
+        assert beat.alarms(clock.executable, dead, alarm.at_ps - 1) == ()
+
+
+@pytest.mark.parametrize(
+    ("silent", "missed_ps"),
+    [
+        ([(0, 20)], None),  # beats are due at 10 and 20; the latter comes
+        ([(0, 21)], 20),
+        ([(10, 21)], 20),  # that of 10 is the first that is missing
+        ([(11, 30)], None),
+        ([(11, 31)], 30),
+        ([(5, 12), (12, 25)], 20),  # two faults, one silence
+        ([(5, 12), (15, 25), (35, 51)], 50),
+        ([(0, 100), (5, 12)], 20),
+    ],
+)
+def test_an_alarm_takes_so_many_missing_beats_in_a_row(
+    silent: list[tuple[int, int]], missed_ps: int | None
+) -> None:
+    executable = clock_of().executable
+    (ring,) = (at for at, queue in enumerate(executable.queues) if queue.name == "cc0")
+    stops = tuple(QueueSpeed(ring, 2, 0, *span) for span in silent)
+    alarms = Heartbeat(10, misses=2).alarms(executable, Disturbance(queues=stops), SECOND)
+    assert len(alarms) == (missed_ps is not None)
+    for alarm in alarms:
+        way_ps = alarm.at_ps - (missed_ps or 0)
+        assert 0 < way_ps < 10**7
+
+
+def test_a_link_that_is_down_silences_the_beats_that_pass_it_and_a_late_rank_its_own() -> None:
+    executable = clock_of().executable
+    parts = executable.routes.links(3, 4)
+    down = Disturbance(parts=(PartSpeed(parts[0], 0, 10**6),))
+    alarms = Heartbeat(10**6).alarms(executable, down, SECOND)
+    assert (3, 4) in {(alarm.rank, alarm.by) for alarm in alarms}
+    assert all(parts[0] in executable.routes.links(alarm.rank, alarm.by) for alarm in alarms)
+    late = Disturbance(late_start_ps={4: 4 * 10**6})
+    (alarm,) = Heartbeat(10**6).alarms(executable, late, SECOND)
+    assert (alarm.rank, alarm.by) == (4, 5)
+    assert Heartbeat(10**6, misses=4).alarms(executable, late, SECOND) == ()
 
 
 def test_heartbeats_that_leave_no_time_are_refused() -> None:
@@ -143,6 +186,8 @@ def test_heartbeats_that_leave_no_time_are_refused() -> None:
         Heartbeat(1).disturbance(executable, 10)
     with pytest.raises(InputError, match="at least 1 miss"):
         Heartbeat(10**6, 0)
+    with pytest.raises(InputError, match="8 ranks would beat 999,999 times each; more than"):
+        Heartbeat(10**6).disturbance(executable, 10**12)
 
 
 @pytest.mark.parametrize("by", Summing)

@@ -78,6 +78,39 @@ def test_a_step_of_jax_trains_on_the_first_gradients(late, level, data):
         assert training.losses[-1] < 0.6 * training.losses[0]
 
 
+@pytest.mark.parametrize("late", ["drop", "next"])
+def test_state_that_a_step_donates_is_fed_back_and_a_loss_is_not_carried(late):
+    """Gradients and loss come out of one shard_map; XLA's text has donors and pairs none."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AbstractMesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    mesh = AbstractMesh((REPLICAS,), ("data",))
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+
+    def averages(weights, inputs, targets):
+        value, gradient = jax.value_and_grad(loss_of)(weights, inputs, targets)
+        return jax.lax.pmean((value, gradient), "data")
+
+    def donating(weights, inputs, targets):
+        specs = (P(), P("data"), P("data"))
+        mapped = jax.shard_map(averages, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        value, gradient = mapped(weights, inputs, targets)
+        return jax.tree.map(lambda w, g: w - RATE * g, weights, gradient), value
+
+    jitted = jax.jit(donating, in_shardings=(whole, rows, rows), donate_argnums=(0,))
+    weights = {"down": jnp.ones((32, 4)), "up": jnp.ones((16, 32))}
+    arrays = weights, jnp.ones((64, 16)), jnp.ones((64, 4))
+    options = CompileOptions(partial_all_reduce=late)
+    program = ncc_compiler.from_jax(jitted, *arrays, options=options).program
+    assert program.aliases[:2] == ((0, 0), (1, 1))
+    carried = [program.parameter(number) for _, number in program.aliases[2:]]
+    shapes = [program.tensors[program.inputs[number]].shape for _, number in program.aliases[2:]]
+    assert all(each.name.startswith("carried.") for each in carried)
+    assert sorted(shapes) == ([] if late == "drop" else [(16, 32), (32, 4)])
+
+
 def reference(late, steps, weights, inputs, targets):
     """Losses, and the last weights as one vector."""
     import jax

@@ -1,7 +1,9 @@
 """Checkpoints: whole or not there, whatever happens to their writer or their files."""
 
 import errno
+import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -114,7 +116,44 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         ck.with_name("step-00000004") / MANIFEST, ck / MANIFEST
     ),
     "a folder in place of a file": lambda ck: replace(ck / "rank-00001.safetensors"),
+    "a folder in place of the manifest": lambda ck: replace(ck / MANIFEST),
+    "an endless file": lambda ck: endless(ck / "rank-00001.safetensors"),
+    "a pipe in place of a file": lambda ck: pipe(ck / "rank-00001.safetensors"),
+    "a pipe in place of the manifest": lambda ck: pipe(ck / MANIFEST),
+    "a manifest of no files": lambda ck: edit(ck, files=[]),
+    "a manifest of fewer files": lambda ck: edit(ck, files=entries(ck)[:3]),
+    "a manifest of more files": lambda ck: edit(ck, files=[*entries(ck), entries(ck)[0]]),
+    "a manifest whose files are none": lambda ck: edit(ck, files=None),
+    "a manifest whose files are words": lambda ck: edit(ck, files=["a"] * 4),
+    "a manifest whose hash is a number": lambda ck: edit(ck, program_sha256=5),
+    "a manifest without a program": lambda ck: edit(ck, program=None),
+    "a manifest of a format that never was": lambda ck: edit(ck, format=True),
+    "a manifest of a format with a name": lambda ck: edit(ck, format="9"),
+    "a manifest with a key more": lambda ck: edit(ck, more=1),
 }
+
+
+def entries(ck: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads((ck / MANIFEST).read_text())["files"]
+    return found
+
+
+def edit(ck: Path, **changes: object) -> None:
+    """A manifest that somebody wrote anew, with a hash that agrees."""
+    fields = {**json.loads((ck / MANIFEST).read_text()), **changes}
+    del fields["sha256"]
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    (ck / MANIFEST).write_text(json.dumps({**fields, "sha256": digest}))
+
+
+def endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def flip(path: Path, at: int) -> None:

@@ -52,7 +52,7 @@ def agreed(clock: Clock, disturbance: Disturbance, executable: Executable) -> No
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.parametrize("count", [12, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(100, marks=pytest.mark.slow)])
 def test_disturbed_runs_are_timed_as_by_the_reference(name: str, count: int) -> None:
     executable = PROGRAMS[name]()
     clock = Clock(executable, planned(executable))
@@ -108,11 +108,13 @@ def test_machine_code_plays_disturbances_as_python_does(name: str, monkeypatch) 
         drawn = drawn_disturbance(executable, undisturbed, seed)
         runs = []
         for steps in (0, 10**9):
-            monkeypatch.setattr(uncompiled, "STEPS_IF_KEPT", steps)
-            monkeypatch.setattr(uncompiled, "STEPS_IF_NOT", steps)
+            for limit in ("STEPS_IF_KEPT", "STEPS_IF_NOT", "RECORDS_IF_KEPT", "RECORDS_IF_NOT"):
+                monkeypatch.setattr(uncompiled, limit, steps)
             monkeypatch.setattr(machine_code, "is_loaded", lambda: False)
+            before = uncompiled._Performed.steps
             run = clock.run(drawn)
-            runs.append((columns(run.trace), run.stuck, run.halted, run.semaphores.tolist()))
+            assert (uncompiled._Performed.steps > before) == (steps > 0)
+            runs.append((columns(run.trace), run.stuck, run.halted, run.held.tolist()))
         assert runs[0] == runs[1], drawn
 
 
@@ -186,3 +188,16 @@ def test_what_the_executable_does_not_have_is_refused(disturbance: Disturbance) 
     executable = PROGRAMS["ring"]()
     with pytest.raises(ValueError, match="there is no"):
         Clock(executable, planned(executable)).run(disturbance)
+
+
+def test_a_transfer_of_no_bytes_waits_while_its_rank_stands_still() -> None:
+    executable = collective(CollectiveOp.GATHER, "direct", 2, 0, topology="trn1")
+    clock = Clock(executable, planned(executable))
+    undisturbed = clock.run().trace
+    for end_ps in np.unique(undisturbed.end_ps).tolist():
+        for rank in range(2):
+            still = tuple(
+                QueueSpeed(queue, rank, 0, end_ps, end_ps + 1_000_000)
+                for queue in range(len(executable.queues))
+            )
+            agreed(clock, Disturbance(queues=still), executable)

@@ -76,6 +76,16 @@ def test_what_never_comes_back_is_refused() -> None:
     assert simulated(FailureModel(1.0, 0, 0, 5.0), 500.0, 9, np.random.default_rng(0)) is None
 
 
+def test_what_would_be_played_for_hours_is_not() -> None:
+    """Hopeless in the interval and in the restart, or only in how many are asked for."""
+    draws = np.random.default_rng(0)
+    assert simulated(FailureModel(1.0, 60.0, 30.0, 10.0), 80.0, 1000, draws) is None
+    assert simulated(FailureModel(60.0, 60.0, 30.0, 100.0), 600.0, 10**7, draws) is None
+    assert simulated(FailureModel(60.0, 60.0, 30.0, 100.0), 600.0, 100, draws) is not None
+    # each alone takes some hundred attempts, one after the other too many for two intervals even
+    assert simulated(FailureModel(1.0, 25.0, 0.0, 5.0), 25.0, 2, draws) is None
+
+
 COMMAND = ["goodput", "--step-time", "1.2s", "--checkpoint-time", "40s", "--mtbf", "50000h"]
 
 

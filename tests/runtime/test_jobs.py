@@ -12,8 +12,9 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, PlacementError
+from ncc_runtime.jobs.checkpoints import CheckpointFolder
 from ncc_runtime.jobs.job import JobOptions, JobResult, RunningJob
-from ncc_runtime.jobs.recovery import JobFault, OnFault, with_spares
+from ncc_runtime.jobs.recovery import JobFault, OnFault, changed_collectives, with_spares
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions
 from ncc_runtime.placement import Placement, place
@@ -31,8 +32,9 @@ def job(
     nodes: int = 1,
     lnc: int = 1,
     algorithm: str = "ring",
+    strategy: str = "linear",
 ) -> JobResult:
-    placement = place(build("trn2.48xlarge", nodes, lnc), 4)
+    placement = place(build("trn2.48xlarge", nodes, lnc), 4, strategy)
     if spares is not None:
         placement = with_spares(placement, spares)
     rows = {"arg2": batches(5)}
@@ -115,13 +117,38 @@ def test_without_checkpoints_a_fault_sends_the_job_to_its_start() -> None:
     assert outputs(result) == outputs(job(JobOptions(6)))
 
 
+def test_a_fault_may_send_the_job_to_before_the_checkpoint_it_began_from(tmp_path: Path) -> None:
+    def load(program: Program, placement: Placement) -> Model:
+        return load_on(program, placement, LoadOptions({"all-reduce": "ring"}))
+
+    model = load(train().program, place(build("trn2.48xlarge", 1, 1), 4))
+    rows = {"arg2": batches(5)}
+    first = RunningJob(model, load, JobOptions(4, 2), state(), batches=rows)
+    folder = CheckpointFolder(str(tmp_path / "ck"), [model.executable.program], None, first.feed)
+    with folder.opened():
+        first.run(folder)
+        begin = folder.newest()
+        assert begin is not None
+        assert begin.step == 4
+        (tmp_path / "ck" / "step-00000004" / "rank-00000.safetensors").write_bytes(b"")
+        options = JobOptions(8, None, faults("at step 6: rank 2 dead"))
+        result = RunningJob(model, load, options, state(), batches=rows).run(folder, begin)
+    (recovery,) = result.recoveries
+    assert (recovery.resumed_step, recovery.lost_steps) == (2, 4)
+    undisturbed = job(JobOptions(8))
+    assert recovery.lost_s == pytest.approx(2 * undisturbed.step_us[0] / 1e6)  # of steps 4 and 5
+    assert (result.first_step, len(result.step_us)) == (2, 6)
+    assert outputs(result) == outputs(undisturbed)
+
+
 def test_a_dead_link_is_routed_around_with_the_same_bits_where_transfers_are() -> None:
-    result = job(JobOptions(9, 2, faults("at step 5: link c0-c1 down")))
+    options = JobOptions(9, 2, faults("at step 5: link c0-c1 down"))
+    result = job(options, strategy="spread", algorithm="mesh")
     (recovery,) = result.recoveries
     assert recovery.how == OnFault.REROUTE
     assert recovery.refused == ("spare: a spare core replaces no link",)
     assert recovery.is_same_arithmetic
-    assert outputs(result) == outputs(job(JobOptions(9)))
+    assert outputs(result) == outputs(job(JobOptions(9), strategy="spread", algorithm="mesh"))
     assert result.last is not None
     assert "c0-c1 down" in result.last.executable.placement.where
 
@@ -135,7 +162,7 @@ def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
     (recovery,) = result.recoveries
     assert recovery.what.startswith("three for 3 ranks instead of 4")
     assert [(each.name, each.change) for each in recovery.changed] == [
-        ("s", "over 3 ranks instead of 4")
+        ("three", "for 3 ranks instead of 4")
     ]
     # the same by hand: six steps of four ranks, then three of three
     model = ncc_runtime.load(train(), "trn2.48xlarge", lnc=1, algorithms={"all-reduce": "ring"})
@@ -145,6 +172,52 @@ def test_fewer_replicas_go_on_with_state_that_is_alike() -> None:
     runs = three.run_steps(3, fed, first=6, batches={"arg2": batches(5)[:, :3]})
     *_, end = runs
     assert outputs(result) == [array.tobytes() for array in end.outputs]
+
+
+def test_a_smaller_program_is_never_said_to_give_the_same_bits() -> None:
+    """Also where none of its collectives reduces: what each rank gathers is less."""
+    programs = []
+    for ranks in (4, 3):
+        text = f"""
+        HloModule gathers, replica_count={ranks}, input_output_alias={{ {{0}}: (0, {{}}) }}
+        sum {{ a = f32[] parameter(0) b = f32[] parameter(1) ROOT total = f32[] add(a, b) }}
+        ENTRY step {{
+          w = f32[8] parameter(0)
+          x = f32[1,8] parameter(1)
+          all = f32[{ranks},8] all-gather(x), replica_groups={{}}, dimensions={{0}}
+          zero = f32[] constant(0)
+          total = f32[8] reduce(all, zero), dimensions={{0}}, to_apply=sum
+          new = f32[8] add(w, total)
+          ROOT out = (f32[8]) tuple(new)
+        }}"""
+        programs.append(ncc_compiler.compile_text(text).program)
+
+    def load(program: Program, placement: Placement) -> Model:
+        return load_on(program, placement, LoadOptions())
+
+    model = load(programs[0], place(build("trn2.48xlarge"), 4))
+    options = JobOptions(3, 1, faults("at step 1: rank 1 dead"), on_fault=(OnFault.SHRINK,))
+    given = {"arg0": np.zeros(8, np.float32), "arg1": np.ones((1, 8), np.float32)}
+    result = RunningJob(model, load, options, given, smaller=programs[1:]).run()
+    (recovery,) = result.recoveries
+    assert not recovery.is_same_arithmetic
+    assert [each.change for each in recovery.changed] == ["for 3 ranks instead of 4"]
+    assert result.last is not None
+    assert result.last.outputs[0][0].tolist() == [4.0 + 2 * 3.0] * 8
+
+
+@pytest.mark.parametrize(("dtype", "names"), [("c64", ["total"]), ("s32", [])])
+def test_sums_that_round_depend_on_the_algorithm(dtype: str, names: list[str]) -> None:
+    program = ncc_compiler.compile_text(f"""HloModule sums, replica_count=8
+    sum {{ a = {dtype}[] parameter(0) b = {dtype}[] parameter(1) ROOT c = {dtype}[] add(a, b) }}
+    ENTRY step {{ x = {dtype}[64] parameter(0)
+      ROOT total = {dtype}[64] all-reduce(x), replica_groups={{}}, to_apply=sum }}""").program
+    one, two = (
+        load_on(program, place(build("trn2.48xlarge"), 8), LoadOptions({"all-reduce": name}))
+        for name in ("ring", "rdh")
+    )
+    assert [each.name for each in changed_collectives(one.executable, two.executable)] == names
+    assert not list(changed_collectives(one.executable, one.executable))
 
 
 def test_state_that_differs_between_ranks_is_given_to_no_smaller_program() -> None:
@@ -173,10 +246,25 @@ def test_ranks_that_a_smaller_job_has_not_cannot_die() -> None:
 
 
 def test_a_link_may_be_named_twice() -> None:
-    result = job(
-        JobOptions(6, 2, faults("at step 3: link c0-c1 down", "at step 5: link c0-c1 down"))
-    )
-    assert [recovery.how for recovery in result.recoveries] == ["reroute", "reroute"]
+    options = JobOptions(6, 2, faults("at step 3: link c0-c1 down", "at step 5: link c0-c1 down"))
+    result = job(options, strategy="spread")
+    assert [recovery.how for recovery in result.recoveries] == ["reroute"]
+    assert result.lost_s["detection"] == options.detect_s
+
+
+def test_a_link_that_no_transfer_passes_is_not_missed() -> None:
+    """All ranks are on one chip; when one dies, no spare is looked for behind the dead link."""
+    options = JobOptions(6, 2, faults("at step 3: link c0-c1 down"))
+    result = job(options)
+    assert not result.recoveries
+    assert result.total_s == pytest.approx(result.useful_s + result.lost_s["checkpoints"])
+    assert result.events[1].text == "link c0-c1 dies in step 3; no transfer passes it"
+    assert outputs(result) == outputs(job(JobOptions(6)))
+    both = faults("at step 3: link c0-c1 down", "at step 4: rank 2 dead")
+    later = job(JobOptions(6, 2, both))
+    assert [recovery.how for recovery in later.recoveries] == ["spare"]
+    assert later.last is not None
+    assert "c0-c1 down" in later.last.executable.placement.where
 
 
 SHARDED = """HloModule zero, num_partitions={ranks}, input_output_alias={{ {{}}: (0, {{}}) }}

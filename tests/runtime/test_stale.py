@@ -16,6 +16,7 @@ from ncc_runtime.execution.disturbance import (
     Disturbance,
     MemoryFault,
     QueueSpeed,
+    TransferFault,
 )
 from ncc_runtime.faults.stale import (
     PartialStep,
@@ -314,8 +315,12 @@ def test_what_is_dead_for_ever_is_no_straggler() -> None:
     dead = Disturbance(
         queues=tuple(QueueSpeed(queue, 3, 0) for queue in range(len(model.executable.queues)))
     )
-    with pytest.raises(InputError, match=r"a step never ends, on rank 3 .* stands still"):
+    with pytest.raises(InputError, match=r"a step never ends; culprit: .*rank 3\. Not"):
         clock.run(dead)
+    ring = next(n for n, queue in enumerate(model.executable.queues) if queue.name == "cc0.dma0")
+    lost = Disturbance(transfers=(TransferFault(ring, 5, 0, completions=0),))
+    with pytest.raises(InputError, match=r"culprit: cc0\.dma0 of rank 5\. Not"):
+        clock.run(lost)
 
 
 def test_ranks_that_all_wait_for_each_other_are_one_worker() -> None:

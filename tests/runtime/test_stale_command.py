@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ncc_compiler.cli
+import ncc_runtime
 import ncc_runtime.cli
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,16 @@ def test_the_object_says_what_the_table_says(
     table = {row.split()[0]: row.split() for row in lines[4:7]}
     for row in found["trainings"]:
         assert float(table[str(row["first"])][1]) == pytest.approx(row["median_us"], abs=1e-3)
+
+
+def test_faults_come_from_a_file_as_well(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "late.toml").write_text(f'[[fault]]\nwhat = "{LATE}"\n')
+    words = ["--first", "14", "--steps", "2", "--no-values", "--json"]
+    found = []
+    for given in (["--fault", LATE], ["--faults", f"{folder}/late.toml"]):
+        assert nccrt(folder, "next", *words, *given) == 0
+        found.append(json.loads(capsys.readouterr().out)["trainings"])
+    assert found[0] == found[1]
 
 
 def test_the_same_words_give_the_same_picture(folder: Path) -> None:
@@ -135,3 +146,30 @@ def test_collectives_that_still_wait_are_said(
     said = capsys.readouterr().err
     assert "1 collective waits for late ranks of their groups, the first is all-reduce" in said
     assert "only 3 are partial" in said
+
+
+def test_a_loss_that_is_no_number_is_null(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = ncc_runtime.load(folder / "drop.neff", "trn2").executable.program
+    shape = program.tensors[program.inputs[0]].shape
+    np.savez(tmp_path / "in.npz", arg0=np.full(shape, np.nan, np.float32))
+    words = [
+        "--first",
+        "12",
+        "--steps",
+        "2",
+        "--draw",
+        "arg2",
+        "--inputs",
+        str(tmp_path / "in.npz"),
+    ]
+    capsys.readouterr()
+    assert nccrt(folder, "drop", *words, "--json") == 0
+    said = capsys.readouterr().out
+    assert "NaN" not in said
+    found = json.loads(said)
+    assert found["target_loss"] is None
+    assert found["trainings"][1]["losses"] == [None, None]
+    assert nccrt(folder, "drop", *words, "--target", "nan") == 2
+    assert "nan is no loss" in capsys.readouterr().err

@@ -296,7 +296,7 @@ def _worked(m: ClockState, process: int, time: int, work: int) -> int:
     """
     it = m.process[process]
     if m.queue[process // m.sizes[0].ranks].kind != ENGINE:
-        return _passed(m, process, time, work)
+        return _passed(m, process, time, work) if work > 0 else time
     units, at = 0, it.stage  # left are `work` ps and units, that is millionths of one
     while work > 0 or units > 0:
         stage = m.stage[at]
@@ -325,10 +325,13 @@ def _worked(m: ClockState, process: int, time: int, work: int) -> int:
 
 
 def _passed(m: ClockState, process: int, time: int, ps: int) -> int:
-    """When a process that does something from a time on has not stood still for so long."""
+    """When a process that does something from a time on has not stood still for so long.
+
+    What takes no time is done when the process does not stand still.
+    """
     it = m.process[process]
     at = it.stage
-    while ps > 0:
+    while True:
         stage = m.stage[at]
         at += 1
         if stage.until <= time:
@@ -341,7 +344,6 @@ def _passed(m: ClockState, process: int, time: int, ps: int) -> int:
             it.halted = time
             return NONE
         time = stage.until
-    return time
 
 
 def _complete_row(m: ClockState, process: int) -> bool:

@@ -130,12 +130,17 @@ def _triggers(trace: Trace) -> np.ndarray:
         events, placeholder = events[placeholder != NONE], placeholder[placeholder != NONE]
         triggers.append(np.stack((placeholder, trace.rank[events], events)).astype(np.int64))
     placeholder, rank, events = np.concatenate(triggers, axis=1)
-    runs = trace.runs
-    by_trigger = np.lexsort((rank, placeholder))
-    by_run = np.lexsort((runs.rank, runs.placeholder))
-    assert len(by_trigger) == len(by_run), "a collective ran without its trigger, or the reverse"
+    runs, ranks = trace.runs, trace.executable.ranks
+    triggered = placeholder * ranks + rank
+    by_trigger = np.argsort(triggered, kind="stable")
+    ran = runs.placeholder.astype(np.int64) * ranks + runs.rank
+    by_run = np.argsort(ran, kind="stable")
+    ran, triggered = ran[by_run], triggered[by_trigger]
+    nth = np.arange(len(ran)) - np.searchsorted(ran, ran)
+    at = np.searchsorted(triggered, ran) + nth  # of a run that stalled some triggers had no effect
+    assert (triggered[at] == ran).all(), "a collective ran without its trigger"
     trigger = np.empty(len(by_run), np.int64)
-    trigger[by_run] = events[by_trigger]
+    trigger[by_run] = events[by_trigger][at]
     return trigger
 
 

@@ -140,7 +140,7 @@ def _carried(trace: Trace) -> Iterator[Carried]:
 
 def _over_links(trace: Trace, queue: DmaQueue, events: np.ndarray, peers: np.ndarray) -> Carried:
     row, rank = trace.row[events], trace.rank[events].astype(np.int64)
-    sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank].astype(np.int64)
+    sizes = queue.bytes_of(row, rank)
     sends = np.flatnonzero((peers[row, rank] != IDLE) & (sizes > 0))
     events, row, rank, sizes = events[sends], row[sends], rank[sends], sizes[sends]
     which, link = _links(trace.executable, rank, peers[row, rank].astype(np.int64))

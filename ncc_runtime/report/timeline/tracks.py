@@ -261,7 +261,7 @@ class _QueueSlices:
         self, queue: DmaQueue, row: np.ndarray, rank: np.ndarray
     ) -> tuple[Argument, ...]:
         """Sizes, receivers and routes of transfers that these ranks send."""
-        sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)[row, rank].astype(np.int64)
+        sizes = queue.bytes_of(row, rank)
         arguments = [Argument("bytes", sizes)]
         for prefix, peers in (("", queue.peer), ("also_", queue.second_peer)):
             if peers is not None:

@@ -232,6 +232,11 @@ def _validator(whole: Schema) -> "Validator":
     return Draft202012Validator(whole)
 
 
+def is_valid(document: object, of: Schema) -> bool:
+    """Whether a schema allows a document."""
+    return _validator(of).is_valid(document)
+
+
 def check(file: TomlFile, document: Mapping[str, Any], of: Schema | None = None) -> None:
     """TopologyError by line and column for the first thing that the schema refuses.
 
