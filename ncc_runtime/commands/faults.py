@@ -51,7 +51,7 @@ def _period_and_misses(
         "nccrt faults step.neff --topology trn2 --all dma.lost",
         "nccrt faults step.neff --fault 'at 60us: rank 3 dead'",
         "nccrt faults step.neff --fault 'rank * slow by lognormal(1, 0.1)' --runs 200",
-        "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 500 --seed 1",
+        "nccrt faults step.neff --on trn2,nodes=2 --all bit.transfer --runs 100 --seed 1",
     )
 )
 @program_argument

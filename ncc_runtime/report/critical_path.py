@@ -40,7 +40,7 @@ class PathStep:
     time_ps: int
     under_way_ps: int  # of time_ps, increments between queues
     slowed_ps: int  # what sharing added to its events
-    chain: tuple[int, ...] = attrs.field(repr=False)  # its events, in order
+    chain: tuple[int, ...] = attrs.field(repr=False, eq=len)  # its events in the trace, in order
     late: str  # what its first event waited for last
     line: str = ""  # of the user's code, `model.py:12`, of its collective or first instruction
 
