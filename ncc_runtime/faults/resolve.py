@@ -82,7 +82,7 @@ def resolved(clock: Clock, faults: Sequence[Fault], seed: int = 0) -> tuple[Reso
                 continue
         if not waiting:
             return tuple(found[number] for number in range(len(faults)))
-        starts = {number: sites.start_ps(faults[number], trace) for number in waiting}
+        starts = {n: sites.start_ps(faults[n], trace, is_disturbed=bool(found)) for n in waiting}
         first = min(waiting, key=lambda number: (starts[number], number))
         begins_ps[first] = starts[first]
         found[first] = sites.resolved(faults[first], first, starts[first])
@@ -136,7 +136,7 @@ class FaultSites:
         end_ps = ALWAYS_PS if for_ps is None else at_ps + for_ps
         return ResolvedFault(fault, self._disturbance(fault, number, at_ps, end_ps))
 
-    def start_ps(self, fault: Fault, trace: Trace) -> int:
+    def start_ps(self, fault: Fault, trace: Trace, *, is_disturbed: bool) -> int:
         """When the run of a collective begins that a fault waits for: its first trigger."""
         when, program = fault.when, self.executable.program
         known = [placeholder_text(self.executable, n) for n in range(len(program.placeholders))]
@@ -149,7 +149,7 @@ class FaultSites:
         if not len(of_run):
             most = int(np.bincount(rank).max(initial=0)) if len(rank) else 0
             times = f"{most} time{'s' * (most != 1)}"
-            before = "" if trace is self.undisturbed else ", under the faults before it"
+            before = ", under the faults before it" if is_disturbed else ""
             raise InputError(f"fault '{fault}': {known[number]} runs {times}{before}")
         return int(of_run.min())
 
