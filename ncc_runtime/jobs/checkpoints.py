@@ -255,9 +255,8 @@ class CheckpointFolder:
             )
         if manifest.pop("sha256", None) != _digest(manifest) or manifest.get("step") != step:
             raise _DamagedError(f"the hash of {MANIFEST} differs")
-        files = manifest.get("files", ())
-        is_known = _has(manifest, _FIELDS) and all(_has(entry, _FILE) for entry in files)
-        if not is_known or version != FORMAT:
+        is_known = _has(manifest, _FIELDS) and version == FORMAT
+        if not is_known or not all(_has(entry, _FILE) for entry in manifest["files"]):
             raise _DamagedError(f"{MANIFEST} has other fields than a checkpoint")
         return manifest
 
