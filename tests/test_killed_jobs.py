@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder
+from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder, JobInputs
 from tests.step_programs import train
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,9 @@ def test_a_run_that_is_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: 
         assert job.returncode == -signal.SIGKILL, "the job ended before it was killed"
         kills += 1
         in_writing += any(not (folder / MANIFEST).exists() for folder in checkpoints.glob("step-*"))
-        folder = CheckpointFolder(str(checkpoints), [train().program], 3, ((0, 0), (1, 1)))
+        folder = CheckpointFolder(
+            str(checkpoints), [train().program], JobInputs(3, ((0, 0), (1, 1)))
+        )
         found = folder.newest()
         assert not folder.notices  # what counts is whole
         assert found is None or found.step >= newest

@@ -262,8 +262,7 @@ def run_job(
         folder = CheckpointFolder(
             words["checkpoint"],
             [model.executable.program, *smaller],
-            seed,
-            running.feed,
+            running.inputs(),
             words["keep"] or 2,
         )
         return _with_folder(running, folder, reply, is_resumed=words["resume"])

@@ -43,6 +43,16 @@ State = Mapping[int, np.ndarray]
 
 
 @attrs.frozen
+class JobInputs:
+    """What the steps of a job read, beside the state that a checkpoint has."""
+
+    seed: int | None
+    feed: Feed
+    draw: tuple[int, ...] = ()  # inputs that are drawn at every step, by number
+    data_sha256: str = ""  # of batches, and of given inputs that nothing feeds
+
+
+@attrs.frozen
 class JobIdentity:
     """What must be the same for a run to go on from a checkpoint."""
 
@@ -51,28 +61,33 @@ class JobIdentity:
     ranks: int
     seed: int | None
     feed: Feed
+    draw: tuple[int, ...]
+    data_sha256: str
 
     @classmethod
-    def of(cls, program: Program, seed: int | None, feed: Feed) -> "JobIdentity":
+    def of(cls, program: Program, inputs: "JobInputs") -> "JobIdentity":
         """Of a program, or of several on their ranks."""
         digest = hashlib.sha256()
         for stage in stages_of(program):
             digest.update(stage.ranks.astype("<i4").tobytes())
             for name, data in files_of(stage.program).items():
                 digest.update(f"{name} {len(data)}\n".encode() + data)
-        return cls(program.name, digest.hexdigest(), program.ranks, seed, feed)
+        own = attrs.asdict(inputs, recurse=False)
+        return cls(program.name, digest.hexdigest(), program.ranks, **own)
 
     def difference(self, found: Mapping[str, Any]) -> str:
         """How a manifest's job differs from this one; empty if it does not."""
-        own = attrs.asdict(self)
+        own = json.loads(json.dumps(attrs.asdict(self)))  # as it is read back
         for name, what in (
             ("program", "program {}"),
             ("ranks", "a program for {} ranks"),
             ("program_sha256", "another version of the program (SHA-256 {:.12}…)"),
             ("seed", "a run with seed {}"),
             ("feed", "a run with feed {}"),
+            ("draw", "a run that draws inputs {}"),
+            ("data_sha256", "a run with other inputs or batches (SHA-256 {:.12}…)"),
         ):
-            if found[name] != json.loads(json.dumps(own[name])):
+            if found[name] != own[name]:
                 return f"of {what.format(found[name])}, not {what.format(own[name])}"
         return ""
 
@@ -101,15 +116,14 @@ class CheckpointFolder:
         self,
         path: str,
         programs: Sequence[Program],
-        seed: int | None,
-        feed: Feed,
+        inputs: JobInputs,
         keep: int = 2,
     ) -> None:
         """`programs` are those that the job may run: its own, and those for fewer ranks."""
         self.path = Path(path)
         self.notices: list[Notice] = []  # about checkpoints that were passed over
-        self._jobs = [(JobIdentity.of(program, seed, feed), program) for program in programs]
-        self._feed = feed
+        self._jobs = [(JobIdentity.of(program, inputs), program) for program in programs]
+        self._feed = inputs.feed
         self._keep = keep
         self._whole: set[int] = set()  # steps of those that this process has read or written
 
@@ -330,6 +344,8 @@ _FIELDS: Mapping[str, tuple[type, ...]] = {
     "ranks": (int,),
     "seed": (int, type(None)),
     "feed": (list,),
+    "draw": (list,),
+    "data_sha256": (str,),
 }
 """Of a manifest but for its hash, which shows damage, not that somebody wrote something else."""
 

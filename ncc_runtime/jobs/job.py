@@ -6,6 +6,7 @@ step takes what the clock says, a checkpoint its bytes over the bandwidth of the
 the watchdog's timeout and a restart.
 """
 
+import hashlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from ncc_runtime.array_files import StoredArray
 from ncc_runtime.errors import InputError, TopologyError
 from ncc_runtime.inputs import bound_inputs, numbered
-from ncc_runtime.jobs.checkpoints import CheckpointFolder, Restored, State, state_bytes
+from ncc_runtime.jobs.checkpoints import CheckpointFolder, JobInputs, Restored, State, state_bytes
 from ncc_runtime.jobs.recovery import (
     ChangedCollective,
     JobFault,
@@ -173,6 +174,18 @@ class RunningJob:
     def feed(self) -> Feed:
         """Which outputs feed which inputs, by number."""
         return self._between.feed
+
+    def inputs(self) -> JobInputs:
+        """What a checkpoint is of, beside the program; reads what was given."""
+        digest = hashlib.sha256()
+        given = {number: array for number, array in self._given.items() if number not in self._fed}
+        for what, arrays in (("input", given), ("batches", self._batches)):
+            for number, array in sorted(arrays.items()):
+                found = np.ascontiguousarray(array)
+                digest.update(f"{what} {number} {found.dtype} {found.shape}\n".encode())
+                digest.update(found.tobytes())
+        sha256 = digest.hexdigest() if given or self._batches else ""
+        return JobInputs(self._seed, self.feed, self._between.drawn, sha256)
 
     def _check_faults(self) -> None:
         """Refuse what could only be refused when its step comes."""

@@ -16,9 +16,9 @@ import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.jobs import checkpoints
-from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder
+from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder, JobInputs
 from ncc_runtime.neff.program import Program
-from tests.step_programs import train
+from tests.step_programs import batches, train
 
 FEED = ((0, 0), (1, 1))
 
@@ -34,7 +34,7 @@ def state(step: int) -> dict[int, np.ndarray]:
 
 
 def folder(path: Path, program: Program, keep: int = 2, seed: int | None = 0) -> CheckpointFolder:
-    return CheckpointFolder(str(path / "ck"), [program], seed, FEED, keep)
+    return CheckpointFolder(str(path / "ck"), [program], JobInputs(seed, FEED), keep)
 
 
 def check_newest(path: Path, program: Program, step: int) -> CheckpointFolder:
@@ -299,7 +299,7 @@ def test_every_type_of_state_comes_back_bit_for_bit(tmp_path: Path, kind: str) -
 ENTRY e {{ x = {kind}[3] parameter(0) ROOT y = {kind}[3] copy(x) }}"""
     neff = ncc_compiler.compile_text(text)
     (run,) = ncc_runtime.load(neff).run_steps(1, seed=3)
-    one = CheckpointFolder(str(tmp_path), [neff.program], 3, ((0, 0),))
+    one = CheckpointFolder(str(tmp_path), [neff.program], JobInputs(3, ((0, 0),)))
     one.write(1, {0: run.outputs[0]}, neff.program)
     found = one.newest()
     assert found is not None
@@ -312,7 +312,7 @@ def test_a_scalar_of_state_comes_back(tmp_path: Path) -> None:
 ENTRY e { x = s4[] parameter(0) ROOT y = s4[] copy(x) }"""
     neff = ncc_compiler.compile_text(text)
     (run,) = ncc_runtime.load(neff).run_steps(1, seed=3)
-    one = CheckpointFolder(str(tmp_path), [neff.program], 3, ((0, 0),))
+    one = CheckpointFolder(str(tmp_path), [neff.program], JobInputs(3, ((0, 0),)))
     one.write(1, {0: run.outputs[0]}, neff.program)
     found = one.newest()
     assert found is not None
@@ -335,6 +335,17 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_was_not_stopped(
     assert "all 9 steps were done before" in capsys.readouterr().out
     assert main([*run, "8", *ck, "--resume"]) == 1
     assert "the checkpoint is of 9 steps, and the job has 8" in capsys.readouterr().err
+    undrawn = [word for word in run if word not in ("--draw", "arg2")]
+    assert main([*undrawn, "12", *ck, "--resume"]) == 1
+    message = capsys.readouterr().err
+    assert "of a run that draws inputs [2], not a run that draws inputs []" in message
+    np.savez(tmp_path / "batches.npz", arg2=batches(3))
+    rows = [*undrawn, "3", "--batches", str(tmp_path / "batches.npz")]
+    other = ["--checkpoint", str(tmp_path / "other"), "--checkpoint-every", "2"]
+    assert main([*rows, *other]) == 0
+    np.savez(tmp_path / "batches.npz", arg2=-batches(3))
+    assert main([*rows, *other, "--resume"]) == 1
+    assert "a run with other inputs or batches (SHA-256 " in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_made_is_one_message(

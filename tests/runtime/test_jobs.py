@@ -12,7 +12,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, PlacementError
-from ncc_runtime.jobs.checkpoints import CheckpointFolder
+from ncc_runtime.jobs.checkpoints import CheckpointFolder, JobInputs
 from ncc_runtime.jobs.job import JobOptions, JobResult, RunningJob
 from ncc_runtime.jobs.recovery import JobFault, OnFault, changed_collectives, with_spares
 from ncc_runtime.neff.program import Program
@@ -124,7 +124,9 @@ def test_a_fault_may_send_the_job_to_before_the_checkpoint_it_began_from(tmp_pat
     model = load(train().program, place(build("trn2.48xlarge", 1, 1), 4))
     rows = {"arg2": batches(5)}
     first = RunningJob(model, load, JobOptions(4, 2), state(), batches=rows)
-    folder = CheckpointFolder(str(tmp_path / "ck"), [model.executable.program], None, first.feed)
+    folder = CheckpointFolder(
+        str(tmp_path / "ck"), [model.executable.program], JobInputs(None, first.feed)
+    )
     with folder.opened():
         first.run(folder)
         begin = folder.newest()
