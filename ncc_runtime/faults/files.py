@@ -95,6 +95,8 @@ def read_faults(path: str | os.PathLike[str]) -> tuple[Fault, ...]:
         document = file.tables()
         if not document:
             raise InputError(f"{origin}:1:1: no fault is in it; each is a table under [[fault]]")
+        if isinstance(found := document.get("fault"), list) and len(found) > MOST_FAULTS:
+            raise InputError(f"{origin}:1:1: {len(found):,} faults; the most is {MOST_FAULTS:,}")
         check(file, document, schema())
         rows = document["fault"]
         return tuple(_fault(file, number, row) for number, row in enumerate(rows))

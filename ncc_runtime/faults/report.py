@@ -17,7 +17,7 @@ from ncc_runtime.faults.detectors import (
     checksum_report,
     heartbeat_report,
 )
-from ncc_runtime.faults.fault import Fault, time_text
+from ncc_runtime.faults.fault import MOST_PS, Fault, time_text
 from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
@@ -88,8 +88,9 @@ class FaultReport:
 
     def lines(self) -> Iterator[str]:
         """As printed under a run."""
-        for fault in self.faults:
-            yield f"fault: {fault.name} ({fault.fault.source})"
+        for fault, begin_ps in zip(self.faults, self._begins_ps(), strict=True):
+            over = "; the run is over before it" * (begin_ps is None and self.is_complete)
+            yield f"fault: {fault.name} ({fault.fault.source}){over}"
         yield f"outcome: {self._outcome()}"
         worst_first = sorted(self.outcome.differences, key=lambda each: -each.relative)
         yield from map(difference_text, worst_first[:SHOWN])
@@ -111,6 +112,15 @@ class FaultReport:
             if detector is not None:
                 yield from detector.lines()
 
+    def _begins_ps(self) -> list[int | None]:
+        """When each fault is there first; None if the run is over before, or has no end."""
+        timed = self.outcome.timed
+        if timed is None:
+            return [None] * len(self.faults)
+        begins = [began_ps(timed.trace, fault) for fault in self.faults]
+        over_ps = timed.trace.time_ps if self.is_complete else MOST_PS
+        return [None if ps is None or ps > over_ps else ps for ps in begins]
+
     def _outcome(self) -> str:
         outcome = self.outcome
         how = "proved" if outcome.is_proved else "compared with the undisturbed run"
@@ -127,8 +137,13 @@ class FaultReport:
         outcome = self.outcome
         return {
             "faults": [
-                {"fault": fault.name, "class": fault.fault.kind.value, "source": fault.fault.source}
-                for fault in self.faults
+                {
+                    "fault": fault.name,
+                    "class": fault.fault.kind.value,
+                    "source": fault.fault.source,
+                    "begins_us": None if begin_ps is None else begin_ps / 1e6,
+                }
+                for fault, begin_ps in zip(self.faults, self._begins_ps(), strict=True)
             ],
             "seed": self.seed,
             "undisturbed_us": self.undisturbed_ps / 1e6,

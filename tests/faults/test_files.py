@@ -72,7 +72,7 @@ MISTAKES = {
     '[fault]\nwhat = "rank 3 dead"\n': (1, 2, "is not a list of tables, each under [[fault]]"),
     '[[faults]]\nwhat = "rank 3 dead"\n': (1, 3, "unknown key; did you mean fault"),
     "fault = []\n": (1, 9, "[] is not a list of tables"),
-    FAULT * 1001: (1, 3, "is not a list of tables"),
+    FAULT * 1001: (1, 1, "1,001 faults; the most is 1,000"),
     "\0": (1, 1, "not TOML: invalid statement"),
     "": (1, 1, "no fault is in it; each is a table under [[fault]]"),
     "\r\n": (1, 1, "no fault is in it"),

@@ -194,6 +194,15 @@ def test_python_has_the_report_of_a_stall_and_no_result(neff: str) -> None:
         _ = stalled.result
 
 
+def test_a_fault_after_the_end_is_told(run) -> None:
+    code, text, _ = run("--fault", "at 120ms: rank 3 dead", "--fault", LATE, "--no-values")
+    assert code == 0
+    assert "fault: at 120ms: rank 3 dead (assumed); the run is over before it" in text
+    assert "fault: rank 3 late by 20us (assumed)\n" in text
+    code, text, _ = run("--fault", "at 120ms: rank 3 dead", "--no-values", "--json")
+    assert [one["begins_us"] for one in json.loads(text)["fault_report"]["faults"]] == [None]
+
+
 def test_a_nan_has_no_distance(run) -> None:
     _, text, _ = run("--fault", FLIP.replace("20", "30"), "--seed", 0)
     assert "\n  out0 on rank 1: 1 of 256 elements, 1 of them NaN\n" in text
