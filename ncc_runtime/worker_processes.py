@@ -85,7 +85,8 @@ def _work_and_exit(
 ) -> NoReturn:
     """What a child does. Nothing of its parent's may be cleaned up, so it goes without a word."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as of jobs in the background
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         progress.unheard()  # its parent's thread, and its locks, are not there any more
         writer = pipes[number][1]
         for ends in pipes:  # who has the end of another's pipe would keep that alive

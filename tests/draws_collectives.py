@@ -24,7 +24,12 @@ PLACES = (
 
 INTEGERS = (DType.S32, DType.U8, DType.S64)
 FLOATS = (DType.F32, DType.BF16, DType.F16, DType.F64)
-DIVIDING = (CollectiveOp.REDUCE_SCATTER, CollectiveOp.ALL_TO_ALL, CollectiveOp.SCATTER)
+DIVIDING = (
+    CollectiveOp.REDUCE_SCATTER,
+    CollectiveOp.ALL_TO_ALL,
+    CollectiveOp.ALL_TO_ALL_V,
+    CollectiveOp.SCATTER,
+)
 REDUCTIONS = {
     Reduction.ADD: np.add,
     Reduction.MULTIPLY: np.multiply,
