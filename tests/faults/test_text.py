@@ -121,7 +121,7 @@ def test_other_ways_to_say_it_are_read(friendly: str, canonical: str) -> None:
         ("rank ３ dead", "column 6, at '３'"),
         ("rank 3 slow to 5０%", "column 16"),
         ("at ３us: rank 3 dead", "column 4, at '３us:'.*a time"),
-        ("bit 3 of byte 2310 of arg0 on rank 3 flips", "column 19, at 'of': expected on"),
+        ("bit 3 of byte 2310 of arg0 on rank 3 flips", "column 20, at 'of': expected on"),
         ("bit 3 of byte 2310 on rank 3 flips for 2us", "no duration"),
         ("x" * 2000, "at most 1000 letters"),
     ],
