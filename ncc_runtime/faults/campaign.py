@@ -14,9 +14,10 @@ import attrs
 from rich.console import Console
 from rich.table import Table
 
+from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
 from ncc_runtime.faults.report import finite
-from ncc_runtime.faults.single_faults import GIVEN, FaultClass, SingleFault
+from ncc_runtime.faults.single_faults import FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.host_memory import budget_bytes, needed_bytes
 from ncc_runtime.options import RunOptions
@@ -50,7 +51,7 @@ MOST_SUSPECTS = 3
 
 
 @attrs.frozen
-class Alike:
+class OutcomeClass:
     """What makes faults one row of the table."""
 
     effect: Effect
@@ -64,7 +65,7 @@ class Alike:
 class CampaignRow:
     """Faults that come to the same."""
 
-    alike: Alike
+    outcome: OutcomeClass
     faults: int = 0
     named: int = 0  # stalls whose culprit is where the fault is
     examples: list[str] = attrs.Factory(list)
@@ -73,13 +74,12 @@ class CampaignRow:
     nans: int = 0
     latest_ps: int = 0  # the end of the longest of these runs
 
-    def add(self, fault: SingleFault, outcome: FaultOutcome, graph: WaitGraph | None) -> None:
+    def add(self, name: str, outcome: FaultOutcome, *, is_named: bool) -> None:
         """Count one more."""
         self.faults += 1
+        self.named += is_named
         if len(self.examples) < EXAMPLES:
-            self.examples.append(fault.name)
-        if graph is not None:
-            self.named += _names_it(graph, fault)
+            self.examples.append(name)
         for one in outcome.differences:
             self.largest = max(self.largest, one.largest)
             self.relative = max(self.relative, one.relative)
@@ -112,7 +112,7 @@ class Campaign:
     def counts(self) -> Mapping[Effect, int]:
         """Faults by effect."""
         return {
-            effect: sum(row.faults for row in self.rows if row.alike.effect is effect)
+            effect: sum(row.faults for row in self.rows if row.outcome.effect is effect)
             for effect in Effect
         }
 
@@ -128,7 +128,7 @@ def campaign(
 
     None: as many as there are processors, and as have room in memory, unless that is soon done.
     """
-    rows: dict[Alike, CampaignRow] = {}
+    rows: dict[OutcomeClass, CampaignRow] = {}
     done, began_s = 0, time.monotonic()
     with phase(f"trying {kind.name}", "faults", len(faults)) as now:
         if processes is None:
@@ -139,22 +139,23 @@ def campaign(
         left = faults[done:]
         chunks = [left[first : first + CHUNK] for first in range(0, len(left), CHUNK)]
 
-        def tried(number: int) -> dict[Alike, CampaignRow]:
+        def tried(number: int) -> dict[OutcomeClass, CampaignRow]:
             return _try(laboratory, chunks[number], {})
 
         for number, found in enumerate(in_order(tried, len(chunks), processes)):
-            for alike, row in found.items():
-                rows.setdefault(alike, CampaignRow(alike)).join(row)
+            for outcome, row in found.items():
+                rows.setdefault(outcome, CampaignRow(outcome)).join(row)
             now.done += len(chunks[number])
     order = list(Effect)[::-1]
-    ordered = sorted(rows.values(), key=lambda row: (order.index(row.alike.effect), -row.faults))
+    ordered = sorted(rows.values(), key=lambda row: (order.index(row.outcome.effect), -row.faults))
     return Campaign(kind, there_are, len(faults), laboratory.trace.time_ps, tuple(ordered))
 
 
 def _room_for(laboratory: Laboratory, faults: Sequence[SingleFault]) -> int:
     """How many processes may try faults side by side."""
     need = len(laboratory.trace) * EVENT_BYTES
-    if any(laboratory.may_play_values(fault.disturbance) for fault in faults):
+    # those of a class are alike in this
+    if any(laboratory.may_play_values(fault.disturbance()) for fault in faults[:1]):
         need += needed_bytes(laboratory.executable, RunOptions())
     budget = budget_bytes(RunOptions(memory_bytes=laboratory.memory_bytes))
     most = processors() if budget is None else min(processors(), budget // need)
@@ -162,20 +163,22 @@ def _room_for(laboratory: Laboratory, faults: Sequence[SingleFault]) -> int:
 
 
 def _try(
-    laboratory: Laboratory, faults: Iterable[SingleFault], rows: dict[Alike, CampaignRow]
-) -> dict[Alike, CampaignRow]:
+    laboratory: Laboratory, faults: Iterable[SingleFault], rows: dict[OutcomeClass, CampaignRow]
+) -> dict[OutcomeClass, CampaignRow]:
     """Try faults one after the other, and count them in rows."""
     for fault in faults:
-        outcome = laboratory.outcome(fault.disturbance)
-        graph = None
+        disturbance = fault.disturbance()
+        outcome = laboratory.outcome(disturbance)
+        graph, is_named = None, False
         if outcome.effect is Effect.STALL and outcome.timed is not None:
             graph = laboratory.waits(outcome)
-        alike = _alike(outcome, graph)
-        rows.setdefault(alike, CampaignRow(alike)).add(fault, outcome, graph)
+            is_named = _names_it(graph, disturbance)
+        same = _outcome_class(outcome, graph)
+        rows.setdefault(same, CampaignRow(same)).add(fault.name, outcome, is_named=is_named)
     return rows
 
 
-def _alike(outcome: FaultOutcome, graph: WaitGraph | None) -> Alike:
+def _outcome_class(outcome: FaultOutcome, graph: WaitGraph | None) -> OutcomeClass:
     what = outcome.error
     if graph is not None:
         what = "; ".join(_suspects(graph))
@@ -186,7 +189,9 @@ def _alike(outcome: FaultOutcome, graph: WaitGraph | None) -> Alike:
             f"out{one.output} on {len(one.ranks)} rank{'s' * (len(one.ranks) != 1)}"
             for one in outcome.differences
         )
-    return Alike(outcome.effect, outcome.is_proved, outcome.has_race, outcome.is_settled, what)
+    return OutcomeClass(
+        outcome.effect, outcome.is_proved, outcome.has_race, outcome.is_settled, what
+    )
 
 
 def _suspects(graph: WaitGraph) -> Iterable[str]:
@@ -197,11 +202,17 @@ def _suspects(graph: WaitGraph) -> Iterable[str]:
         yield f"{' or '.join(names[:MOST_SUSPECTS])}{more} ({culprit.kind.value})"
 
 
-def _names_it(graph: WaitGraph, fault: SingleFault) -> bool:
+def _names_it(graph: WaitGraph, fault: Disturbance) -> bool:
     """Whether a culprit is where the fault is."""
+    ranks = {
+        *(each.rank for each in fault.queues),
+        *(each.rank for each in fault.transfers),
+        *(each.rank for each in fault.memory),
+        *fault.late_start_ps,
+    }
+    parts = {each.part for each in fault.parts}
     return any(
-        not set(fault.ranks).isdisjoint(suspect.ranks)
-        or not set(fault.parts).isdisjoint(suspect.parts)
+        not ranks.isdisjoint(suspect.ranks) or not parts.isdisjoint(suspect.parts)
         for culprit in graph.culprits
         for suspect in culprit.suspects
     )
@@ -229,10 +240,10 @@ def as_text(campaign: Campaign, heading: str = "") -> str:
         table.add_column(name, justify="right" if name in ("faults", "until us") else "left")
     for row in campaign.rows[:SHOWN]:
         table.add_row(
-            row.alike.effect.value,
+            row.outcome.effect.value,
             str(row.faults),
             _what(row),
-            "proof" if row.alike.is_proved else "comparison",
+            "proof" if row.outcome.is_proved else "comparison",
             f"{row.latest_ps / 1e6:.3f}" if row.latest_ps else "",
             row.examples[0],
         )
@@ -246,15 +257,15 @@ def as_text(campaign: Campaign, heading: str = "") -> str:
 def _counted(campaign: Campaign) -> Iterator[str]:
     """A line for each effect that there is."""
     for effect, faults in campaign.counts.items():
-        rows = [row for row in campaign.rows if row.alike.effect is effect]
+        rows = [row for row in campaign.rows if row.outcome.effect is effect]
         if not faults:
             continue
         notes = []
-        proved = sum(row.faults for row in rows if row.alike.is_proved)
-        races = sum(row.faults for row in rows if row.alike.has_race)
+        proved = sum(row.faults for row in rows if row.outcome.is_proved)
+        races = sum(row.faults for row in rows if row.outcome.has_race)
         if effect is Effect.HARMLESS:
             notes.append(f"{proved} by proof, {faults - proved} by comparison")
-        if effect is Effect.STALL and campaign.kind.name != GIVEN:
+        if effect is Effect.STALL:
             named = sum(row.named for row in rows)
             notes.append(f"a culprit is where the fault is in {named}")
         if races:
@@ -264,14 +275,14 @@ def _counted(campaign: Campaign) -> Iterator[str]:
 
 def _what(row: CampaignRow) -> str:
     """What faults of a row have in common."""
-    words = [row.alike.what] if row.alike.what else []
-    if row.alike.effect is Effect.WRONG:
+    words = [row.outcome.what] if row.outcome.what else []
+    if row.outcome.effect is Effect.WRONG:
         words.append(f"up to {row.largest:.3g} off, {100 * row.relative:.3g} %")
         if row.nans:
             words.append(f"{row.nans} NaN")
-    if row.alike.has_race:
+    if row.outcome.has_race:
         words.append("a race")
-    if not row.alike.is_settled:
+    if not row.outcome.is_settled:
         words.append("control flow changes with the times")
     return "; ".join(words)
 
@@ -286,13 +297,13 @@ def as_json(campaign: Campaign) -> Mapping[str, Any]:
         "outcomes": {effect.value: faults for effect, faults in campaign.counts.items()},
         "rows": [
             {
-                "outcome": row.alike.effect.value,
+                "outcome": row.outcome.effect.value,
                 "faults": row.faults,
-                "what": row.alike.what,
-                "proved": row.alike.is_proved,
-                "race": row.alike.has_race,
-                "settled": row.alike.is_settled,
-                "culprit_named": row.named if row.alike.effect is Effect.STALL else None,
+                "what": row.outcome.what,
+                "proved": row.outcome.is_proved,
+                "race": row.outcome.has_race,
+                "settled": row.outcome.is_settled,
+                "culprit_named": row.named if row.outcome.effect is Effect.STALL else None,
                 "largest_difference": finite(row.largest),
                 "largest_relative_difference": finite(row.relative),
                 "nans": row.nans,

@@ -90,13 +90,14 @@ class Fault:
     """One fault. Fields that its kind does not use are None.
 
     - `place`: `3`, `0-7` or `*` for ranks, `c5.core0`, `c3`, `c0-c1`, `n0.efa3`, `n1`, or the name
-      of a DMA ring or an array on `rank`
+      of a DMA ring or an array on `rank`; nothing where `byte` says where
     - `speed`: in ten-thousandths of the usual one
     - `draws`: how many times as long, or picoseconds late, drawn for each rank
     - `amount`: picoseconds late; bytes of an MTU; bytes a second
     - `nth`: which transfer of the ring, from 0
     - `element`, `bit`: of an array, an element and a bit of it; of a transfer, a bit of all it
       writes
+    - `byte`: of all memory that the program uses on `rank`, whose `bit` it is, 0 to 7
     - `source`: of its figures
     """
 
@@ -111,6 +112,7 @@ class Fault:
     loss: float | None = None  # share of packets
     nth: int | None = None
     element: int | None = None
+    byte: int | None = None
     bit: int | None = None
     source: str = attrs.field(default=ASSUMED, eq=False)
 
@@ -129,7 +131,9 @@ class Fault:
         if kind is Kind.BIT_TRANSFER:
             return f"bit {self.bit} of transfer {self.nth} of {place} on rank {self.rank} flips"
         if kind is Kind.BIT_MEMORY:
-            return f"bit {self.bit} of element {self.element} of {place} on rank {self.rank} flips"
+            where = f"element {self.element} of {place}"
+            where = where if self.byte is None else f"byte {self.byte}"
+            return f"bit {self.bit} of {where} on rank {self.rank} flips"
         if kind is Kind.INSTANCE_MTU:
             return f"instance {place} has mtu {self.amount}"
         if kind is Kind.ADAPTER_LOSES:

@@ -27,7 +27,7 @@ from ncc_runtime.topology.format.toml_file import TomlFile
 MOST_FAULTS = 1_000
 """Of one file."""
 
-_TIME = {"type": "string", "pattern": r"^\d+(\.\d+)?\s?(ps|ns|us|ms|s)$"}
+_TIME = {"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)?\s?(ps|ns|us|ms|s)$"}
 
 
 def schema() -> dict[str, Any]:

@@ -414,6 +414,12 @@ class FaultSites:
         if rank >= self.executable.ranks:
             known = [f"rank 0 to {self.executable.ranks - 1}"]
             raise self._missing(fault, f"rank {rank}", known)
+        if fault.byte is not None:
+            used = self.executable.hbm_bytes
+            if fault.byte >= used or (fault.bit or 0) >= 8:
+                uses = f"the program uses {used} bytes of 8 bits of a rank's memory, from 0"
+                raise InputError(f"fault '{fault}': {uses}")
+            return MemoryFault(rank, fault.byte, fault.bit or 0, at_ps)
         arrays = self._arrays(rank)
         if fault.place not in arrays:
             where = f" on rank {rank}" if len(self.executable.stages) > 1 else ""

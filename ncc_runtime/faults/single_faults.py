@@ -1,34 +1,28 @@
 """Every single fault of a class, for campaigns.
 
 A class lists its faults in a fixed order from the undisturbed run. If there are more than are to be
-tried, so many are drawn without repetition from a seed, and tried in the order of the list.
+tried, so many are drawn without repetition from a seed, and tried in the order of the list. They
+are faults as users name them, and are resolved one by one where they are tried.
 
 Where a fault may come at any time, it comes before the launch, and for each run of a collective on
 what it hits as it starts and in the middle of it: between those, a run is in the same steps.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.disturbance import (
-    FULL_SPEED,
-    Disturbance,
-    MemoryFault,
-    PartSpeed,
-    QueueSpeed,
-    TransferFault,
-)
+from ncc_runtime.execution.disturbance import FULL_SPEED, Disturbance
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.faults.fault import Fault
+from ncc_runtime.faults.fault import Fault, Kind, When, time_text
 from ncc_runtime.faults.outcome import Laboratory
-from ncc_runtime.faults.resolve import joined, resolved
-from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, is_run_by
-from ncc_runtime.machine_model.parts import PartKind, Parts
-from ncc_runtime.machine_model.timing import TimingModel
+from ncc_runtime.faults.resolve import FaultSites, joined, resolved
+from ncc_runtime.lowering.executable import DmaQueue
 
 LATE_PS = 10_000_000
 """How late a completion of `dma.late` is seen, and a rank of `rank.late` launched: assumed."""
@@ -36,75 +30,76 @@ LATE_PS = 10_000_000
 SLOW_PERCENT = 50
 """Of the usual speed, what a core or a link of the classes `.slow` has: assumed."""
 
-GIVEN = "given"
-"""In place of a class: faults that were told."""
-
 SAMPLED = 200
 """How many faults of a class of bits are tried, unless told: one for each bit would not end."""
 
 
 @attrs.frozen(eq=False)
 class SingleFault:
-    """A fault of a class, and where it is."""
+    """What is tried in a run of its own."""
 
     name: str
-    disturbance: Disturbance
-    ranks: tuple[int, ...] = ()  # at fault, for whether the culprit that is found is the fault
-    parts: tuple[int, ...] = ()
+    disturbance: Callable[[], Disturbance]  # resolved each time it is asked for
 
 
-Faults = tuple[int, Callable[[int], SingleFault]]
+Faults = tuple[int, Callable[[int], Fault]]
 """How many faults a class has, and the n-th of them."""
 
 
 # ---- what there is in an undisturbed run
 
 
-class _Things:
+class _FaultSpace:
     """What faults can hit in a program on its place."""
 
     def __init__(self, laboratory: Laboratory, seed: int) -> None:
-        executable = self.executable = laboratory.executable
-        self.trace = laboratory.trace
+        self.sites = FaultSites(laboratory.clock, seed)
+        self.trace = self.sites.run = laboratory.trace
+        self.executable = self.sites.executable
         self.seed = seed
-        model = TimingModel.from_topology(executable.topology)
-        self.parts = Parts(executable.routes, model, executable.ranks)
         self.queue, self.rank, self.nth, self.row = _transfers(self.trace)
 
-    def transfer_name(self, n: int) -> str:
-        queue = self.executable.queues[self.queue[n]]
-        return f"{self.nth[n]} of {queue.name} on rank {self.rank[n]}"
-
-    def transfers(self, fate: str, **fault: Any) -> Faults:
-        """A fault for each transfer."""
-
-        def of(n: int) -> SingleFault:
-            queue, rank, nth = int(self.queue[n]), int(self.rank[n]), int(self.nth[n])
-            disturbance = Disturbance(transfers=(TransferFault(queue, rank, nth, **fault),))
-            return SingleFault(f"completion {self.transfer_name(n)} {fate}", disturbance, (rank,))
-
-        return len(self.queue), of
-
-    def size_bytes(self) -> np.ndarray:
-        """Of each transfer, (n,) int64; of counted ones the most."""
+    @cached_property
+    def bits_before(self) -> np.ndarray:
+        """(n + 1,) int64, bits that the transfers before each of them write; the last: all bits."""
         sizes = np.zeros(len(self.queue), np.int64)
         for number in np.unique(self.queue).tolist():
             queue, here = self.executable.queues[number], self.queue == number
             assert isinstance(queue, DmaQueue), queue.name
-            all_sizes = np.broadcast_to(queue.size_bytes, queue.peer.shape)
-            sizes[here] = all_sizes[self.row[here], self.rank[here]]
-        return sizes
+            sizes[here] = queue.bytes_of(self.row[here], self.rank[here])
+        return np.append(0, np.cumsum(8 * sizes))
 
-    def moments_ps(self, ranks: Sequence[int]) -> list[int]:
+    def transfer(self, kind: Kind, n: int, **more: Any) -> Fault:
+        """A fault of the n-th transfer of all."""
+        ring = self.executable.queues[self.queue[n]].name
+        return Fault(kind, ring, rank=int(self.rank[n]), nth=int(self.nth[n]), **more)
+
+    def moments(self, ranks: Sequence[int]) -> list[When]:
         """When faults of these ranks come: before the launch, in runs of their collectives."""
         runs = self.trace.runs
         of_ranks = np.isin(runs.rank, ranks)
         start = self.trace.start_ps[runs.first[of_ranks]]
         middle = start + (self.trace.end_ps[runs.last[of_ranks]] - start) // 2
-        return [0, *np.unique(np.concatenate((start, middle))).tolist()]
+        return [When(), *map(When, np.unique(np.concatenate((start, middle))).tolist())]
 
-    def queues_of(self, rank: int) -> list[int]:
-        return [n for n, queue in enumerate(self.executable.queues) if is_run_by(queue, rank)]
+    @property
+    def ranks(self) -> range:
+        return range(self.executable.ranks)
+
+    @property
+    def links(self) -> list[str]:
+        """Links between two ends, both ways."""
+        links = self.executable.topology.links
+        ends = list(zip(links.src.tolist(), links.dst.tolist(), strict=True))
+        joined_ends = dict.fromkeys((min(each), max(each)) for each in ends)
+        return [f"{links.end(first)}-{links.end(second)}" for first, second in joined_ends]
+
+    @property
+    def adapters(self) -> list[str]:
+        """EFA adapters, both ways."""
+        topology = self.executable.topology
+        count = 0 if topology.efa is None else topology.efa.adapters
+        return [f"n{node}.efa{n}" for node in range(topology.nodes) for n in range(count)]
 
 
 def _transfers(trace: Trace) -> tuple[np.ndarray, ...]:
@@ -119,186 +114,73 @@ def _transfers(trace: Trace) -> tuple[np.ndarray, ...]:
     return tuple(np.concatenate(column) for column in columns)
 
 
-def microseconds(time_ps: int) -> str:
-    """`35.2us`, exact."""
-    return f"{time_ps // 10**6}.{time_ps % 10**6:06}".rstrip("0").rstrip(".") + "us"
-
-
-def _listed(faults: Sequence[SingleFault]) -> Faults:
-    return len(faults), faults.__getitem__
-
-
-def _at(time_ps: int, what: str) -> str:
-    return f"at {microseconds(time_ps)}: {what}" if time_ps else what
-
-
 # ---- the classes
 
 
-def _dead_ranks(things: _Things) -> Faults:
+def _listed(faults: Iterable[Fault]) -> Faults:
+    found = list(faults)
+    return len(found), found.__getitem__
+
+
+def _transfers_that(kind: Kind, **more: Any) -> Callable[[_FaultSpace], Faults]:
+    """A fault of each transfer."""
+    return lambda space: (len(space.queue), lambda n: space.transfer(kind, n, **more))
+
+
+def _ranks_that(kind: Kind, **more: Any) -> Callable[[_FaultSpace], Faults]:
+    """A fault of each rank, from its launch on."""
+    return lambda space: _listed(Fault(kind, str(rank), **more) for rank in space.ranks)
+
+
+def _dead_ranks(space: _FaultSpace) -> Faults:
     return _listed(
-        [
-            SingleFault(
-                _at(time_ps, f"rank {rank} dead"),
-                Disturbance(
-                    queues=tuple(QueueSpeed(n, rank, 0, time_ps) for n in things.queues_of(rank))
-                ),
-                (rank,),
-            )
-            for rank in range(things.executable.ranks)
-            for time_ps in things.moments_ps([rank])
-        ]
+        Fault(Kind.RANK_DEAD, str(rank), when)
+        for rank in space.ranks
+        for when in space.moments([rank])
     )
 
 
-def _dead_chips(things: _Things) -> Faults:
-    executable, faults = things.executable, []
-    links, stacks = executable.topology.links, executable.topology.hbm.stacks
-    first_stack = things.parts.span(PartKind.HBM).start
-    for chip in np.unique(executable.placement.chip).tolist():
-        ranks = np.flatnonzero(executable.placement.chip == chip).tolist()
-        parts = np.flatnonzero((links.src == chip) | (links.dst == chip)).tolist()
-        parts += range(first_stack + chip * stacks, first_stack + (chip + 1) * stacks)
-        for at_ps in things.moments_ps(ranks):
-            disturbance = Disturbance(
-                parts=tuple(PartSpeed(part, 0, at_ps) for part in parts),
-                queues=tuple(
-                    QueueSpeed(n, rank, 0, at_ps) for rank in ranks for n in things.queues_of(rank)
-                ),
-            )
-            name = _at(at_ps, f"chip c{chip} dead")
-            faults.append(SingleFault(name, disturbance, tuple(ranks), tuple(parts)))
-    return _listed(faults)
-
-
-def _late_ranks(things: _Things) -> Faults:
+def _dead_chips(space: _FaultSpace) -> Faults:
+    chips = space.executable.placement.chip
     return _listed(
-        [
-            SingleFault(
-                f"rank {rank} late by {microseconds(LATE_PS)}",
-                Disturbance(late_start_ps={rank: LATE_PS}),
-                (rank,),
-            )
-            for rank in range(things.executable.ranks)
-        ]
+        Fault(Kind.CHIP_DEAD, f"c{chip}", when)
+        for chip in np.unique(chips).tolist()
+        for when in space.moments(np.flatnonzero(chips == chip).tolist())
     )
 
 
-def _slow_cores(things: _Things) -> Faults:
-    speed = FULL_SPEED * SLOW_PERCENT // 100
-    engines = [
-        n for n, queue in enumerate(things.executable.queues) if isinstance(queue, EngineQueue)
-    ]
+def _stuck_rings(space: _FaultSpace) -> Faults:
+    rings = sorted(set(zip(space.queue.tolist(), space.rank.tolist(), strict=True)))
     return _listed(
-        [
-            SingleFault(
-                f"rank {rank} slow to {SLOW_PERCENT}%",
-                Disturbance(
-                    queues=tuple(
-                        QueueSpeed(n, rank, speed) for n in engines if n in things.queues_of(rank)
-                    )
-                ),
-                (rank,),
-            )
-            for rank in range(things.executable.ranks)
-        ]
+        Fault(Kind.DMA_STUCK, space.executable.queues[queue].name, when, rank)
+        for queue, rank in rings
+        for when in space.moments([rank])
     )
 
 
-def _stuck_rings(things: _Things) -> Faults:
-    rings = sorted(set(zip(things.queue.tolist(), things.rank.tolist(), strict=True)))
-    return _listed(
-        [
-            SingleFault(
-                _at(at_ps, f"ring {things.executable.queues[queue].name} on rank {rank} stuck"),
-                Disturbance(queues=(QueueSpeed(queue, rank, 0, at_ps),)),
-                (rank,),
-            )
-            for queue, rank in rings
-            for at_ps in things.moments_ps([rank])
-        ]
-    )
+def _down(kind: Kind, space: _FaultSpace, places: Iterable[str]) -> Faults:
+    moments = space.moments(space.ranks)
+    return _listed(Fault(kind, *each) for each in itertools.product(places, moments))
 
 
-def _links(things: _Things) -> dict[str, list[int]]:
-    """Links between two ends, both ways, by name: their parts."""
-    links = things.executable.topology.links
-    found: dict[str, list[int]] = {}
-    for link, ends in enumerate(zip(links.src.tolist(), links.dst.tolist(), strict=True)):
-        first, second = sorted(ends)
-        found.setdefault(f"link {links.end(first)}-{links.end(second)}", []).append(link)
-    return found
+def _bits_of_transfers(space: _FaultSpace) -> Faults:
+    def of(n: int) -> Fault:
+        at = int(np.searchsorted(space.bits_before, n, side="right")) - 1
+        return space.transfer(Kind.BIT_TRANSFER, at, bit=n - int(space.bits_before[at]))
+
+    return int(space.bits_before[-1]), of
 
 
-def _adapters(things: _Things) -> dict[str, list[int]]:
-    """Adapters, both ways, by name: their parts."""
-    span = things.parts.span(PartKind.EFA)
-    half = (span.stop - span.start) // 2
-    return {
-        f"adapter {things.parts.name(span.start + n).partition(' ')[0]}": [
-            span.start + n,
-            span.start + half + n,
-        ]
-        for n in range(half)
-    }
-
-
-def _parts_down(things: _Things, parts: Mapping[str, Sequence[int]]) -> Faults:
-    moments = things.moments_ps(range(things.executable.ranks))
-    return _listed(
-        [
-            SingleFault(
-                _at(at_ps, f"{name} down"),
-                Disturbance(parts=tuple(PartSpeed(part, 0, at_ps) for part in of_name)),
-                parts=tuple(of_name),
-            )
-            for name, of_name in parts.items()
-            for at_ps in moments
-        ]
-    )
-
-
-def _parts_slow(parts: Mapping[str, Sequence[int]]) -> Faults:
-    speed = FULL_SPEED * SLOW_PERCENT // 100
-    return _listed(
-        [
-            SingleFault(
-                f"{name} slow to {SLOW_PERCENT}%",
-                Disturbance(parts=tuple(PartSpeed(part, speed) for part in of_name)),
-                parts=tuple(of_name),
-            )
-            for name, of_name in parts.items()
-        ]
-    )
-
-
-def _bits_of_transfers(things: _Things) -> Faults:
-    ends = np.cumsum(8 * things.size_bytes())
-
-    def of(n: int) -> SingleFault:
-        at = int(np.searchsorted(ends, n, side="right"))
-        bit = n - (int(ends[at - 1]) if at else 0)
-        queue, rank, nth = int(things.queue[at]), int(things.rank[at]), int(things.nth[at])
-        fault = TransferFault(queue, rank, nth, flipped_bits=(bit,))
-        name = f"bit {bit} of transfer {things.transfer_name(at)} flips"
-        return SingleFault(name, Disturbance(transfers=(fault,)), (rank,))
-
-    return int(ends[-1]) if len(ends) else 0, of
-
-
-def _bits_of_memory(things: _Things) -> Faults:
+def _bits_of_memory(space: _FaultSpace) -> Faults:
     """Each bit of what the program uses, at a time that is drawn."""
-    executable, end_ps = things.executable, things.trace.time_ps
-    bits = 8 * executable.hbm_bytes
+    bits, end_ps = 8 * space.executable.hbm_bytes, space.trace.time_ps
 
-    def of(n: int) -> SingleFault:
+    def of(n: int) -> Fault:
         rank, bit = divmod(n, bits)
-        at_ps = int(np.random.default_rng([things.seed, n]).integers(0, end_ps, endpoint=True))
-        fault = MemoryFault(rank, bit // 8, bit % 8, at_ps)
-        name = f"at {microseconds(at_ps)}: bit {bit % 8} of byte {bit // 8:#x} of rank {rank} flips"
-        return SingleFault(name, Disturbance(memory=(fault,)), (rank,))
+        at_ps = int(np.random.default_rng([space.seed, n]).integers(0, end_ps, endpoint=True))
+        return Fault(Kind.BIT_MEMORY, "", When(at_ps), rank, byte=bit // 8, bit=bit % 8)
 
-    return executable.ranks * bits, of
+    return space.executable.ranks * bits, of
 
 
 @attrs.frozen
@@ -307,43 +189,48 @@ class FaultClass:
 
     name: str
     what: str
-    faults: Callable[[_Things], Faults]
+    faults: Callable[[_FaultSpace], Faults]
     most: int | None = None  # that are tried unless told otherwise; None: all
 
 
+_SLOW = FULL_SPEED * SLOW_PERCENT // 100
+_LATE = time_text(LATE_PS)
+
 CLASSES: Sequence[FaultClass] = (
-    FaultClass(
-        "dma.lost",
-        "the completion of a transfer is lost",
-        lambda things: things.transfers("lost", completions=0),
-    ),
+    FaultClass("dma.lost", "the completion of a transfer is lost", _transfers_that(Kind.DMA_LOST)),
     FaultClass(
         "dma.late",
-        f"the completion of a transfer is seen {microseconds(LATE_PS)} late",
-        lambda things: things.transfers(f"late by {microseconds(LATE_PS)}", late_ps=LATE_PS),
+        f"the completion of a transfer is seen {_LATE} late",
+        _transfers_that(Kind.DMA_LATE, amount=LATE_PS),
     ),
     FaultClass(
         "dma.doubled",
         "the completion of a transfer comes twice",
-        lambda things: things.transfers("doubled", completions=2),
+        _transfers_that(Kind.DMA_DOUBLED),
     ),
     FaultClass("dma.stuck", "a DMA ring stands still from a moment on", _stuck_rings),
     FaultClass("rank.dead", "a rank dies, its memory lives on", _dead_ranks),
-    FaultClass("rank.late", "the host launches a rank late", _late_ranks),
+    FaultClass(
+        "rank.late", "the host launches a rank late", _ranks_that(Kind.RANK_LATE, amount=LATE_PS)
+    ),
     FaultClass("chip.dead", "a chip dies with its ranks, memory and links", _dead_chips),
-    FaultClass("core.slow", "the engines of a rank are slow", _slow_cores),
+    FaultClass(
+        "core.slow", "the engines of a rank are slow", _ranks_that(Kind.RANK_SLOW, speed=_SLOW)
+    ),
     FaultClass(
         "link.down",
         "links between two chips are down from a moment on",
-        lambda things: _parts_down(things, _links(things)),
+        lambda space: _down(Kind.LINK_DOWN, space, space.links),
     ),
     FaultClass(
-        "link.slow", "links between two chips are slow", lambda things: _parts_slow(_links(things))
+        "link.slow",
+        "links between two chips are slow",
+        lambda space: _listed(Fault(Kind.LINK_SLOW, link, speed=_SLOW) for link in space.links),
     ),
     FaultClass(
         "adapter.down",
         "an EFA adapter is down from a moment on",
-        lambda things: _parts_down(things, _adapters(things)),
+        lambda space: _down(Kind.ADAPTER_DOWN, space, space.adapters),
     ),
     FaultClass("bit.transfer", "a bit of a transfer flips", _bits_of_transfers, SAMPLED),
     FaultClass("bit.memory", "a bit of a rank's memory flips", _bits_of_memory, SAMPLED),
@@ -363,26 +250,29 @@ def faults_of(
     kind: FaultClass, laboratory: Laboratory, most: int | None, seed: int
 ) -> tuple[int, list[SingleFault]]:
     """How many faults a class has, and those that are to be tried; InputError if there are none."""
-    count, of = kind.faults(_Things(laboratory, seed))
+    space = _FaultSpace(laboratory, seed)
+    count, of = kind.faults(space)
     if not count:
         raise InputError(f"{kind.name}: nothing in this program on its place can fail so")
     most = kind.most if most is None else most
-    if most is None or most >= count:
-        return count, [of(n) for n in range(count)]
-    chosen = np.random.default_rng(seed).choice(count, most, replace=False)
-    return count, [of(n) for n in np.sort(chosen).tolist()]
+    chosen = np.arange(count)
+    if most is not None and most < count:
+        chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+
+    def single(fault: Fault) -> SingleFault:
+        at_ps = fault.when.at_ps
+        return SingleFault(str(fault), lambda: space.sites.resolved(fault, 0, at_ps).disturbance)
+
+    return count, [single(of(n)) for n in chosen.tolist()]
 
 
 def given(
     faults: Sequence[Fault], laboratory: Laboratory, seeds: Sequence[int]
 ) -> tuple[FaultClass, list[SingleFault]]:
     """Faults, all in one run, as a class of their own: a run for each of some seeds."""
-    found = [
-        SingleFault(
-            f"seed {seed}",
-            joined(resolved(laboratory.clock, faults, seed)),
-            tuple(range(laboratory.executable.ranks)),
-        )
-        for seed in seeds
-    ]
-    return FaultClass(GIVEN, "; ".join(map(str, faults)), lambda _: _listed(found)), found
+
+    def single(seed: int) -> SingleFault:
+        return SingleFault(f"seed {seed}", lambda: joined(resolved(laboratory.clock, faults, seed)))
+
+    kind = FaultClass("given", "; ".join(map(str, faults)), lambda _: _listed(faults))
+    return kind, [single(seed) for seed in seeds]

@@ -27,7 +27,7 @@ MOST_LETTERS = 1_000
 """Of a text; the longest fault takes some hundred."""
 
 MOST_COUNT = 10**12
-"""Numbers of runs, transfers, elements and bits are below."""
+"""Numbers of runs, transfers, elements, bytes and bits are below."""
 
 NAME = r"[A-Za-z_%$][^\s,:()]*"
 """Of links, cores, collectives and queues."""
@@ -51,6 +51,7 @@ what: "rank" RANKS "slow" slowness -> rank_slow
     | "completion" COUNT "of" NAME "on" "rank" COUNT fate -> completion
     | "bit" COUNT "of" "transfer" COUNT "of" NAME "on" "rank" COUNT "flips" -> bit_transfer
     | "bit" COUNT "of" "element" COUNT "of" NAME "on" "rank" COUNT "flips" -> bit_memory
+    | "bit" COUNT "of" "byte" COUNT "on" "rank" COUNT "flips" -> bit_byte
 state: "down" -> down
     | "slow" "to" (PERCENT | RATE) -> slow_to
     | "flaps" TIME "of" "every" TIME -> flaps
@@ -59,12 +60,12 @@ fate: "lost" -> lost | "doubled" -> doubled | "late" "by" draws -> late_by
 draws: (NUMBER | TIME | COUNT) -> number
     | LAW "(" (NUMBER | TIME | COUNT) ["," (NUMBER | TIME | COUNT)] ")" -> law
 
-TIME.4: /\d+(\.\d+)?\s?(ps|ns|us|ms|s)\b/
-PERCENT.4: /\d+(\.\d+)?\s?%/
-RATE.4: /\d+(\.\d+)?\s?[MGT]B\/s/
-RANKS.3: /\*|\d+-\d+|\d+(?![\w.])/
-COUNT.2: /\d+(?![\w.%])/
-NUMBER.1: /\d+(\.\d+)?(?![\w.%])/
+TIME.4: /[0-9]+(\.[0-9]+)?\s?(ps|ns|us|ms|s)\b/
+PERCENT.4: /[0-9]+(\.[0-9]+)?\s?%/
+RATE.4: /[0-9]+(\.[0-9]+)?\s?[MGT]B\/s/
+RANKS.3: /\*|[0-9]+-[0-9]+|[0-9]+(?![\w.])/
+COUNT.2: /[0-9]+(?![\w.%])/
+NUMBER.1: /[0-9]+(\.[0-9]+)?(?![\w.%])/
 LAW.3: /(uniform|exponential|normal|lognormal|pareto)\b/
 %ignore /\s+/
 """
@@ -380,9 +381,9 @@ def _completion(tree: "lark.Tree[lark.Token]") -> dict[str, Any]:
 
 def _bit(kind: Kind, key: str) -> Any:
     def read(tree: "lark.Tree[lark.Token]") -> dict[str, Any]:
-        bit, number, name, rank = map(str, tree.children)
+        bit, number, *name, rank = map(str, tree.children)
         numbers = {"bit": _count(bit), key: _count(number), "rank": _count(rank)}
-        return {"kind": kind, "place": name, **numbers}
+        return {"kind": kind, "place": "".join(name), **numbers}
 
     return read
 
@@ -402,4 +403,5 @@ _READERS: Mapping[str, Any] = {
     "completion": _completion,
     "bit_transfer": _bit(Kind.BIT_TRANSFER, "nth"),
     "bit_memory": _bit(Kind.BIT_MEMORY, "element"),
+    "bit_byte": _bit(Kind.BIT_MEMORY, "byte"),
 }

@@ -9,7 +9,9 @@ from ncc_runtime.cli import main
 from ncc_runtime.collectives.algorithms.hierarchical import PAIRS
 from ncc_runtime.faults.campaign import Campaign, campaign
 from ncc_runtime.faults.outcome import Effect, Laboratory
-from ncc_runtime.faults.single_faults import CLASSES, class_named, faults_of
+from ncc_runtime.faults.resolve import resolved
+from ncc_runtime.faults.single_faults import CLASSES, FaultClass, class_named, faults_of
+from ncc_runtime.faults.text import parse
 from ncc_runtime.inputs import bound_inputs
 from ncc_runtime.neff import container
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -37,8 +39,24 @@ def test_every_class_has_an_outcome_for_each_fault(name: str) -> None:
     of_ring = found(CollectiveOp.ALL_REDUCE, "ring", 4, name, most=12)
     assert sum(of_ring.counts.values()) == of_ring.tried == min(12, of_ring.there_are)
     for row in of_ring.rows:
-        if row.alike.effect is Effect.STALL:
+        if row.outcome.effect is Effect.STALL:
             assert row.named == row.faults
+
+
+@pytest.mark.parametrize(("topology", "nodes"), [("trn2", 2), ("trn3", 1)])
+@pytest.mark.parametrize("kind", CLASSES, ids=[kind.name for kind in CLASSES])
+def test_the_name_of_each_fault_reads_back_as_what_is_tried(
+    kind: FaultClass, topology: str, nodes: int
+) -> None:
+    """On two instances with adapters, and on chips that switches join."""
+    executable = collective(CollectiveOp.ALL_REDUCE, "mesh", 4, 64, topology=topology, nodes=nodes)
+    lab = Laboratory(executable, lambda: bound_inputs(executable.program, {}, 0))
+    _, faults = faults_of(kind, lab, 20, seed=3)
+    assert faults
+    for fault in faults:
+        (read,) = resolved(lab.clock, [parse(fault.name)], 3)
+        assert str(read.fault) == fault.name
+        assert attrs.asdict(read.disturbance) == attrs.asdict(fault.disturbance())
 
 
 @pytest.mark.parametrize("name", ["bit.transfer", "dma.lost"])
@@ -122,5 +140,5 @@ def test_every_stall_of_large_groups_has_a_culprit(
     assert sum(result.counts.values()) == result.tried
     assert result.counts[Effect.STALL] + result.counts[Effect.HARMLESS] == result.tried
     for row in result.rows:
-        if row.alike.effect is Effect.STALL:
+        if row.outcome.effect is Effect.STALL:
             assert row.named == row.faults, row

@@ -49,6 +49,7 @@ completion 5 of cc0.dma0 on rank 3 late by 10us
 completion 5 of cc0.dma0 on rank 3 late by exponential(10us)
 bit 3 of transfer 5 of cc0.dma0 on rank 3 flips
 at 20us: bit 3 of element 100 of arg0 on rank 3 flips
+at 20us: bit 3 of byte 2310 on rank 3 flips
 """
 
 
@@ -117,6 +118,11 @@ def test_other_ways_to_say_it_are_read(friendly: str, canonical: str) -> None:
         ("rank * late by exponential(20)", "no time"),
         ("at 1us: completion 5 of cc0.dma0 on rank 3 lost", "has no time"),
         ("bit 3 of element 1 of arg0 on rank 3 flips for 2us", "no duration"),
+        ("rank ３ dead", "column 6, at '３'"),
+        ("rank 3 slow to 5０%", "column 16"),
+        ("at ３us: rank 3 dead", "column 4, at '３us:'.*a time"),
+        ("bit 3 of byte 2310 of arg0 on rank 3 flips", "column 20, at 'of': expected on"),
+        ("bit 3 of byte 2310 on rank 3 flips for 2us", "no duration"),
         ("x" * 2000, "at most 1000 letters"),
     ],
 )
@@ -141,6 +147,8 @@ def drawn_fault(draw: random.Random) -> Fault:
     words: dict[str, object] = {"place": draw.choice(places.get(subject, ["cc1.dma0"]))}
     if kind is Kind.BIT_MEMORY:
         words |= {"place": "arg0", "element": draw.randrange(10**9), "bit": draw.randrange(64)}
+        if draw.random() < 0.5:
+            words |= {"place": "", "element": None, "byte": draw.randrange(10**11)}
     if subject in ("dma", "bit"):
         words["rank"] = draw.randrange(1024)
     if kind in (Kind.DMA_LOST, Kind.DMA_LATE, Kind.DMA_DOUBLED, Kind.BIT_TRANSFER):
