@@ -25,7 +25,7 @@ from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.faults import blame as blaming
 from ncc_runtime.faults.blame import NEVER, NOBODY, Blame, Disturbing, blame, blamed, leave_one_out
 from ncc_runtime.faults.blame_report import as_json, lines
-from ncc_runtime.faults.resolve import joined, resolved
+from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
 from ncc_runtime.faults.text import parse
 from ncc_runtime.faults.touched import Delays, OrderedTrace
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -313,12 +313,17 @@ def test_a_link_that_is_down_for_a_time_is_blamed_for_transfers_over_it():
         assert found.faults[0].most_ps == 0
 
 
+def blamed_of(clock: Clock, faults: Sequence[ResolvedFault]) -> Blame:
+    """What faults cost, in runs without and with all of them."""
+    runs = (clock.run(disturbance).trace for disturbance in (Disturbance(), joined(faults)))
+    return blamed(clock, *runs, faults)
+
+
 def test_faults_as_text_are_blamed_and_left_out():
     executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
     clock = Clock(executable, PlannedDecisions(executable, {}))
     faults = resolved(clock, [parse("rank 3 late by 40us"), parse("rank 6 slow to 50%")])
-    both = (clock.run(disturbance).trace for disturbance in (Disturbance(), joined(faults)))
-    found = blamed(clock, *both, faults)
+    found = blamed_of(clock, faults)
     assert [share.name for share in found.faults] == [str(fault.fault) for fault in faults]
     assert totals(found) == found.lost_ps > 30_000_000
     for share, fault in zip(found.faults, reversed(faults), strict=True):
@@ -330,11 +335,11 @@ def test_a_rank_that_stands_still_and_then_is_slow_owes_nothing_to_others():
     executable = ncc_runtime.load(ncc_compiler.compile_text(STEP), "trn2").executable
     clock = Clock(executable, PlannedDecisions(executable, {}))
     still, slow = parse("at 20us: rank 3 dead for 10us"), parse("rank 3 slow to 10%")
-    together = blamed(clock, resolved(clock, [still, slow]))
+    together = blamed_of(clock, resolved(clock, [still, slow]))
     assert totals(together) == together.lost_ps
     assert together.others_ps == 0
     for share, fault in zip(together.faults, [still, slow], strict=True):
-        assert share.on_chain_ps == blamed(clock, resolved(clock, [fault])).faults[0].on_chain_ps
+        assert share.on_chain_ps == blamed_of(clock, resolved(clock, [fault])).faults[0].on_chain_ps
 
 
 LOOP = """sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
@@ -355,7 +360,7 @@ def test_runs_are_counted_as_faults_count_them():
     """What `at run 3` hits is in the row of run 3."""
     executable = ncc_runtime.load(ncc_compiler.compile_text(LOOP), "trn2").executable
     clock = Clock(executable, PlannedDecisions(executable, {}))
-    found = blamed(clock, resolved(clock, [parse("at run 3 of p0: link c0-c1 down for 30us")]))
+    found = blamed_of(clock, resolved(clock, [parse("at run 3 of p0: link c0-c1 down for 30us")]))
     first = next(line for line in lines(found) if line.startswith("p0 "))
     assert "run 3 " in first
     told = as_json(found)

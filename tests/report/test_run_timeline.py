@@ -118,4 +118,5 @@ def test_a_terminal_sees_how_far_the_timeline_is(model: str, tmp_path: Path, cap
     monkeypatch.setattr(progress_bar, "BAR_S", 0.0)
     monkeypatch.setattr(progress_bar, "LOOK_S", 0.001)
     assert main(["run", model, "--no-values", "--trace", str(tmp_path / "m.json")]) == 0
-    assert "filling placeholders" in capsys.readouterr().err
+    # what is short may pass between two looks of a busy machine; what is last stays
+    assert "88 of 88 events" in capsys.readouterr().err
