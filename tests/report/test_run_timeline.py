@@ -111,7 +111,9 @@ def test_a_timeline_that_cannot_be_is_refused_before_anything_runs(
     assert message in capsys.readouterr().err
 
 
-def test_a_terminal_sees_how_far_a_run_with_a_timeline_is(model: str, tmp_path: Path, capsys, monkeypatch):
+def test_a_terminal_sees_how_far_a_run_with_a_timeline_is(
+    model: str, tmp_path: Path, capsys, monkeypatch
+):
     import sys
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
