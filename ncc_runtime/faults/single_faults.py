@@ -255,15 +255,16 @@ def faults_of(
     if not count:
         raise InputError(f"{kind.name}: nothing in this program on its place can fail so")
     most = kind.most if most is None else most
-    chosen = np.arange(count)
+    chosen: Iterable[int] = range(count)
     if most is not None and most < count:
-        chosen = np.sort(np.random.default_rng(seed).choice(count, most, replace=False))
+        generator = np.random.default_rng(seed)
+        chosen = np.sort(generator.choice(count, most, replace=False)).tolist()
 
     def single(fault: Fault) -> SingleFault:
         at_ps = fault.when.at_ps
         return SingleFault(str(fault), lambda: space.sites.resolved(fault, 0, at_ps).disturbance)
 
-    return count, [single(of(n)) for n in chosen.tolist()]
+    return count, [single(of(n)) for n in chosen]
 
 
 def given(
