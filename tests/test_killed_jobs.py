@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ def test_a_run_that_is_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: 
     run += ["--steps", str(STEPS)]
     going_on = [*run, "--checkpoint", str(checkpoints), "--checkpoint-every", "1", "--resume"]
     whole = tmp_path / "whole.npz"
-    subprocess.run([*run, "--outputs", str(whole)], check=True, stdout=subprocess.DEVNULL)
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL, "timeout": 600}
+    subprocess.run([*run, "--outputs", str(whole)], **quiet)
     kills = in_writing = newest = 0
     while kills < KILLS:
         job = subprocess.Popen(going_on, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -42,16 +44,15 @@ def test_a_run_that_is_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: 
         assert job.returncode == -signal.SIGKILL, "the job ended before it was killed"
         kills += 1
         in_writing += any(not (folder / MANIFEST).exists() for folder in checkpoints.glob("step-*"))
-        folder = CheckpointFolder(
-            str(checkpoints), [train().program], JobInputs(3, ((0, 0), (1, 1)))
-        )
+        inputs = JobInputs(3, ((0, 0), (1, 1)), draw=(2,))
+        folder = CheckpointFolder(str(checkpoints), [train().program], inputs)
         found = folder.newest()
         assert not folder.notices  # what counts is whole
         assert found is None or found.step >= newest
         newest = newest if found is None else found.step
     assert in_writing > KILLS // 4
     end = tmp_path / "end.npz"
-    subprocess.run([*going_on, "--outputs", str(end)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*going_on, "--outputs", str(end)], **quiet)
     assert end.read_bytes() == whole.read_bytes()
     left = {entry.name for folder in checkpoints.iterdir() for entry in folder.iterdir()}
     assert left == {MANIFEST, *(f"rank-{rank:05d}.safetensors" for rank in range(4))}

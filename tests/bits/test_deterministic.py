@@ -85,7 +85,7 @@ def test_the_bits_are_the_same_on_every_place(program: Program, places: list[Pla
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(reducing_programs())
 def test_the_bits_of_many_programs_are_the_same_on_every_place(program: Program) -> None:
     check_same_everywhere(program, PLACES)

@@ -262,7 +262,7 @@ def test_queues_that_wait_for_one_another_are_a_deadlock() -> None:
 def test_every_lost_completion_and_every_dead_rank(name: str, ranks: int) -> None:
     clock = clock_of(name, ranks)
     every = transfers_of(clock)
-    for lost in every if ranks == 16 else every[:: max(1, len(every) // 500)]:
+    for lost in every if ranks == 16 else every[:: max(1, len(every) // 200)]:
         check_lost(clock, lost)
     for rank in range(ranks):
         for at_ps in moments(clock, 4):
