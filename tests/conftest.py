@@ -28,3 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="rewrite the expected outputs in tests/golden; read the diff before you commit it",
     )
+
+
+LONG_FIRST = ("test_docs.py", "test_help.py", "test_examples.py")
+"""Files of single tests that take long: at the end one worker would be alone with them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG_FIRST)
