@@ -150,3 +150,20 @@ def _program(
         queues=queues,
         origins=(),
     )
+
+
+LOOP_OF_PAIRS = """
+sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+body { s = (s32[], f32[64]) parameter(0)
+ i = s32[] get-tuple-element(s), index=0 x = f32[64] get-tuple-element(s), index=1
+ one = s32[] constant(1) j = s32[] add(i, one)
+ y = f32[64] all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=sum
+ ROOT t = (s32[], f32[64]) tuple(j, y) }
+goes_on { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
+ n = s32[] constant(3) ROOT p = pred[] compare(i, n), direction=LT }
+ENTRY e { x = f32[64] parameter(0) zero = s32[] constant(0)
+ s = (s32[], f32[64]) tuple(zero, x)
+ w = (s32[], f32[64]) while(s), condition=goes_on, body=body
+ ROOT r = f32[64] get-tuple-element(w), index=1 }
+"""
+"""Three trips with an all-reduce of two groups of two ranks."""

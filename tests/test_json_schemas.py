@@ -17,6 +17,7 @@ import ncc_compiler.cli
 import ncc_runtime.cli
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
+from tests.programs import LOOP_OF_PAIRS
 from tests.runtime.test_calibration import SENDRECV
 
 ROOT = Path(__file__).parents[1]
@@ -40,20 +41,6 @@ chip = 2
 core = 1
 engines_percent = 50
 source = "assumed"
-"""
-LOOP = """
-sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
-body { s = (s32[], f32[64]) parameter(0)
- i = s32[] get-tuple-element(s), index=0 x = f32[64] get-tuple-element(s), index=1
- one = s32[] constant(1) j = s32[] add(i, one)
- y = f32[64] all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=sum
- ROOT t = (s32[], f32[64]) tuple(j, y) }
-goes_on { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
- n = s32[] constant(3) ROOT p = pred[] compare(i, n), direction=LT }
-ENTRY e { x = f32[64] parameter(0) zero = s32[] constant(0)
- s = (s32[], f32[64]) tuple(zero, x)
- w = (s32[], f32[64]) while(s), condition=goes_on, body=body
- ROOT r = f32[64] get-tuple-element(w), index=1 }
 """
 
 
@@ -80,8 +67,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ncc_compiler.compile_file(ROOT / "ir_examples/backup_workers.ir", partial).save(
         made / "partial.neff"
     )
-    (made / "loop.ir").write_text(LOOP)
-    ncc_compiler.compile_text(LOOP).save(made / "loop.neff")
+    (made / "loop.ir").write_text(LOOP_OF_PAIRS)
+    ncc_compiler.compile_text(LOOP_OF_PAIRS).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
     (made / "late.toml").write_text('[[fault]]\nwhat = "rank * late by uniform(0us, 9us)"\n')
     row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}

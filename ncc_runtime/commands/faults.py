@@ -14,10 +14,10 @@ from ncc_runtime.commands.options import (
     fault_options,
     files_of,
     loaded,
+    memory_option,
     place_options,
     plot_file,
     program_argument,
-    size,
 )
 from ncc_runtime.commands.steps import duration
 from ncc_runtime.errors import InputError
@@ -105,12 +105,7 @@ def _period_and_misses(
     "and what they cost.",
 )
 @click.option("--inputs", type=click.Path(), help="As those of `nccrt run`.")
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    callback=size,
-    help="Host memory it may take [80 % of what is free].",
-)
+@memory_option
 @click.option("--no-verify", is_flag=True, help="Without proofs: all values are compared.")
 @replying
 def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:

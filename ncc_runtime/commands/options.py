@@ -349,6 +349,22 @@ def fault_options(command: Callable[..., None]) -> Callable[..., None]:
     return collecting
 
 
+memory_option = click.option(
+    "--memory",
+    metavar="BYTES",
+    callback=size,
+    help="Host memory it may take [80 % of what is free].",
+)
+
+threads_option = click.option(
+    "--threads",
+    metavar="N",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Of this host, for values; the results are the same on any number.",
+)
+
 exec_timeout_option = click.option(
     "--exec-timeout",
     metavar="SECONDS",

@@ -16,10 +16,11 @@ from ncc_runtime.commands.options import (
     fault_options,
     files_of,
     loaded,
+    memory_option,
     place_options,
     program_argument,
     rank_list,
-    size,
+    threads_option,
     trace_file,
     trip_counts,
 )
@@ -68,20 +69,8 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="Fill missing inputs at random [0 without --inputs].",
 )
-@click.option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Of this host, for values; the results are the same on any number.",
-)
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    callback=size,
-    help="Host memory it may take [80 % of what is free].",
-)
+@threads_option
+@memory_option
 @click.option("--no-values", is_flag=True, help="Predict time only.")
 @click.option(
     "--trip-count",

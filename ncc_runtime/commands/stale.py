@@ -14,10 +14,11 @@ from ncc_runtime.commands.options import (
     fault_options,
     files_of,
     loaded,
+    memory_option,
     place_options,
     plot_file,
     program_argument,
-    size,
+    threads_option,
 )
 
 
@@ -119,20 +120,8 @@ def _finite(_: click.Context, __: click.Parameter, number: float | None) -> floa
 )
 @click.option("--no-values", is_flag=True, help="Times only.")
 @click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")
-@click.option(
-    "--threads",
-    metavar="N",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Of this host, for values; the results are the same on any number.",
-)
-@click.option(
-    "--memory",
-    metavar="BYTES",
-    callback=size,
-    help="Host memory it may take [80 % of what is free].",
-)
+@threads_option
+@memory_option
 @click.option(
     "--plot",
     type=click.Path(),

@@ -32,26 +32,12 @@ from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.runtime import program_of
 from tests.clock_runs import collective, permute
+from tests.programs import LOOP_OF_PAIRS
 from tests.small_executables import raised
 from tests.stage_programs import cut
 
 ROOT = Path(__file__).parents[2]
 ALL_REDUCE, ALL_TO_ALL = CollectiveOp.ALL_REDUCE, CollectiveOp.ALL_TO_ALL
-
-LOOP = """
-sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
-body { s = (s32[], f32[64]) parameter(0)
- i = s32[] get-tuple-element(s), index=0 x = f32[64] get-tuple-element(s), index=1
- one = s32[] constant(1) j = s32[] add(i, one)
- y = f32[64] all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=sum
- ROOT t = (s32[], f32[64]) tuple(j, y) }
-goes_on { s = (s32[], f32[64]) parameter(0) i = s32[] get-tuple-element(s), index=0
- n = s32[] constant(3) ROOT p = pred[] compare(i, n), direction=LT }
-ENTRY e { x = f32[64] parameter(0) zero = s32[] constant(0)
- s = (s32[], f32[64]) tuple(zero, x)
- w = (s32[], f32[64]) while(s), condition=goes_on, body=body
- ROOT r = f32[64] get-tuple-element(w), index=1 }
-"""
 
 
 def stages() -> Executable:
@@ -68,7 +54,7 @@ MADE = {
     "all-to-all": lambda n: collective(ALL_TO_ALL, "direct", n, 4096 * n),
     "all-to-all over EFA": lambda n: collective(ALL_TO_ALL, "pairwise", n, 4096 * n, nodes=2),
     "stages": lambda _: stages(),
-    "loop": lambda _: ncc_runtime.load(ncc_compiler.compile_text(LOOP)).executable,
+    "loop": lambda _: ncc_runtime.load(ncc_compiler.compile_text(LOOP_OF_PAIRS)).executable,
 }
 
 

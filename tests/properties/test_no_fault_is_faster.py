@@ -13,7 +13,7 @@ import pytest
 
 from ncc_runtime.execution.disturbance import NOTHING
 from ncc_runtime.faults.blame import NOBODY, blame
-from tests.faults.draws_disturbances import drawn_executable, drawn_fault
+from tests.draws_faults import drawn_executable, drawn_fault
 from tests.faults.straggling import timer
 
 STEP, STEP_OF_GROUPS, COLLECTIVE = 0.025, 0.08, 0.04
