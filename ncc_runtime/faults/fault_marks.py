@@ -27,7 +27,7 @@ def fault_marks(
     ordered = OrderedTrace(trace)
     until_ps = trace.time_ps
     if stalled:
-        begins = (began_ps(trace, fault) for fault in faults)
+        begins = (began_ps(ordered, fault) for fault in faults)
         until_ps = max([until_ps, *(ps for ps in begins if ps is not None)]) * 11 // 10 + 1
     marks = [
         Mark(fault.name, fault.name, low, high)
@@ -46,9 +46,9 @@ def fault_marks(
     return marks
 
 
-def began_ps(trace: Trace, fault: Disturbing) -> int | None:
+def began_ps(ordered: OrderedTrace, fault: Disturbing) -> int | None:
     """When a fault was there first; None if it is one of transfers that were not performed."""
-    return min((low for low, _ in _spans(OrderedTrace(trace), fault)), default=None)
+    return min((low for low, _ in _spans(ordered, fault)), default=None)
 
 
 def _spans(ordered: OrderedTrace, fault: Disturbing) -> list[tuple[int, int]]:

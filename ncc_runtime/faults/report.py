@@ -21,6 +21,7 @@ from ncc_runtime.faults.fault import MOST_PS, Fault, time_text
 from ncc_runtime.faults.fault_marks import began_ps, fault_marks
 from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory, OutputDifference
 from ncc_runtime.faults.resolve import ResolvedFault, joined, resolved
+from ncc_runtime.faults.touched import OrderedTrace
 from ncc_runtime.faults.watchdog import Heartbeat, StallReport, Summing, stall_report
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.timeline.marks import Mark
@@ -117,7 +118,8 @@ class FaultReport:
         timed = self.outcome.timed
         if timed is None:
             return [None] * len(self.faults)
-        begins = [began_ps(timed.trace, fault) for fault in self.faults]
+        ordered = OrderedTrace(timed.trace)
+        begins = [began_ps(ordered, fault) for fault in self.faults]
         over_ps = timed.trace.time_ps if self.is_complete else MOST_PS
         return [None if ps is None or ps > over_ps else ps for ps in begins]
 
@@ -220,7 +222,8 @@ def reported(
     trace = outcome.timed.trace
     stalls = outcome.effect is Effect.STALL
     stall: StallReport | None = None
-    begins = [ps for fault in found if (ps := began_ps(trace, fault)) is not None]
+    ordered = OrderedTrace(trace)
+    begins = [ps for fault in found if (ps := began_ps(ordered, fault)) is not None]
     fault_ps = min(begins, default=None)
     if stalls:
         stall = stall_report(
