@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ncc_runtime.calibration.measured_files import MeasuredPoint
     from ncc_runtime.placement import Placement
     from ncc_runtime.report.bench import Case, Operator
-    from ncc_runtime.report.sweep import SweepRow
+    from ncc_runtime.report.sweep import Layout, SweepRow
     from ncc_runtime.runtime import Model
 
 DEFAULT_BYTES = 32 << 20
@@ -147,12 +147,11 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
     """
     from ncc_runtime.calibration.measured_files import median_us
-    from ncc_runtime.neff.whole_file import check_target, write_whole
+    from ncc_runtime.neff.whole_file import check_target
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
     from ncc_runtime.report.plot_file import check_can_plot
     from ncc_runtime.report.run import choice_text
-    from ncc_runtime.report.sweep_plot import plotted
 
     if words["nnodes"] is not None:
         if place.on is not None or "nodes" in place.words:
@@ -227,6 +226,27 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
                 )
             ]
         )
+    _write_files(words, rows, where, layout, heading)
+    reply.give(
+        fields=lambda: sweep.as_json(rows, where),
+        text=lambda: "\n".join(closing),
+    )
+    if stop is not None:
+        raise stop
+
+
+def _write_files(
+    words: Mapping[str, Any],
+    rows: Sequence["SweepRow"],
+    where: Mapping[str, Any],
+    layout: "Layout",
+    heading: str,
+) -> None:
+    """The report, the table and the picture that were asked for."""
+    from ncc_runtime.neff.whole_file import write_whole
+    from ncc_runtime.report import sweep
+    from ncc_runtime.report.sweep_plot import plotted
+
     if words["report_file"]:
         text = json.dumps(sweep.as_report(rows, where, layout))
         write_whole(words["report_file"], f"{text}\n".encode())
@@ -234,12 +254,6 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         write_whole(words["csv_file"], sweep.as_csv(rows, layout).encode())
     if words["plot"]:
         write_whole(words["plot"], plotted(rows, heading, words["plot"]))
-    reply.give(
-        fields=lambda: sweep.as_json(rows, where),
-        text=lambda: "\n".join(closing),
-    )
-    if stop is not None:
-        raise stop
 
 
 def _operator(op: str) -> "Operator":

@@ -54,10 +54,6 @@ def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     return int(digits) * factor
 
 
-def _algorithms(_: click.Context, __: click.Parameter, pairs: Sequence[str]) -> dict[str, str]:
-    return _algorithms_of(pairs)
-
-
 def _algorithms_of(pairs: Sequence[str]) -> dict[str, str]:
     """`OP=NAME` by operator."""
     chosen: dict[str, str] = {}
@@ -102,7 +98,7 @@ algorithm_option = click.option(
     "algorithms",
     metavar="OP=NAME",
     multiple=True,
-    callback=_algorithms,
+    callback=lambda _, __, pairs: _algorithms_of(pairs),
     shell_complete=completion.algorithm,
     help="Force an algorithm for an operator, or a plan: all-reduce=plan:FILE; once for each.",
 )
