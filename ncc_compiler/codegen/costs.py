@@ -19,14 +19,20 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
     """
     flops = 2 * _multiply_adds(node, results, operands)
     elements = _elements(node, results, operands)
-    if max(flops, elements) > _MAX_COUNT:
-        count = max(flops, elements)
-        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
-        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
     bytes_in = sum(array.size_bytes for array in operands)
     bytes_out = sum(array.size_bytes for array in results)
     if node.op in ("dynamic-slice", "gather"):  # reads no more of its array than it writes
         bytes_in += bytes_out - operands[0].size_bytes
+    return checked_costs(node, flops, elements, bytes_in, bytes_out)
+
+
+def checked_costs(
+    node: Node, flops: int, elements: int, bytes_in: int, bytes_out: int
+) -> InstructionCosts:
+    """The costs of the instruction of a node; CompileError where they are too many to count."""
+    if (count := max(flops, elements)) > _MAX_COUNT:
+        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
+        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
     return InstructionCosts(flops, elements, bytes_in, bytes_out)
 
 
