@@ -13,6 +13,7 @@ from ncc_runtime.lowering.listing import list_executable, listed_queues
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.listing import as_json, parse_program, print_program
 from ncc_runtime.neff.program import Program
+from ncc_runtime.report.row_texts import row_texts
 
 LISTING = Path(__file__).parents[1] / "data" / "neff" / "fused.listing"
 
@@ -157,3 +158,9 @@ def test_fusions_of_several_programs_keep_their_own_regions_and_origins(program:
     alone = ncc_runtime.load(program).run([x[:1]]).outputs
     together = model.run([x[1:], x[:1]], checked=True, shuffle_seed=2).outputs
     assert [array.tobytes() for array in together[3:]] == [array.tobytes() for array in alone]
+
+
+def test_reports_say_that_an_instruction_comes_from_several_lines(program: Program) -> None:
+    executable = ncc_runtime.load(program).executable
+    places = [row_texts(executable, number).place for number in range(len(executable.queues))]
+    assert [place for queue in places for place in queue] == ["model.py:7 and 2 more"]
