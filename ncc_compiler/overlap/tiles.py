@@ -281,7 +281,7 @@ class _Analysis:
             if size != 1
         }
         reducers: dict[int, int] = {}  # by class: bits of the members that reduce it
-        bits = {member: 1 << k for k, member in enumerate(self._reduced)}
+        bits: dict[Value, int] = {member: 1 << k for k, member in enumerate(self._reduced)}
         for member, dimensions in self._reduced.items():
             for kind in map(self._sets.find, dimensions):
                 if kind in roles:
