@@ -18,6 +18,7 @@ from ncc_runtime.neff.program import (
     AttributeValue,
     Block,
     BufferKind,
+    Fusion,
     Origin,
     Region,
     Sharding,
@@ -79,6 +80,14 @@ class ControlStep:
 
 
 @attrs.frozen
+class LoweredFusion:
+    """A fusion whose rows have no numbers of origins yet, and their origins."""
+
+    fusion: Fusion
+    origins: tuple[Origin, ...]  # by row of its body
+
+
+@attrs.frozen
 class LoweredProgram:
     """Steps in program order, an order that respects data; ids are positions in the tuples."""
 
@@ -96,6 +105,7 @@ class LoweredProgram:
     parameters: tuple[ArrayInfo, ...] = ()
     shardings: tuple[Sharding, ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
+    fusions: tuple[LoweredFusion, ...] = ()
 
 
 def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
