@@ -376,7 +376,7 @@ class _Analysis:
             tile,
             _passing_bytes(self._alive_at_once()),
             resident,
-            self._accumulated_bytes(roles),
+            self._accumulated_bytes(roles, partitioned),
         )
 
     def _partitioned(
@@ -461,40 +461,53 @@ class _Analysis:
                     continue
                 batches = {classes[d] for d in node.integers(f"{side}_batch_dims")}
                 one = {kind: 1 for kind in batches if roles.get(kind) is not Role.WHOLE}
-                resident[self._node_of(value)] = self._bytes(value, one)
+                stored = self._stored(value)
+                resident[self._node_of(stored)] = self._bytes(stored, one)
         return sum(resident.values())
 
-    def _accumulated_bytes(self, roles: Mapping[int, Role]) -> int:
+    def _stored(self, value: Value) -> Value:
+        """What stays for an operand: what it is converted or moved from, if that is no larger."""
+        while isinstance(value, int) and value in self._inside:
+            node = self._nodes[value]
+            if node.op not in ("convert", "transpose"):
+                break
+            source = self._value(value, 0)
+            if _bytes_per_element(self._nodes[self._node_of(source)]) > _bytes_per_element(node):
+                break
+            value = source
+        return value
+
+    def _accumulated_bytes(self, roles: Mapping[int, Role], partitioned: int | None) -> int:
         """What reductions add up to while tiles pass one after the other."""
-        over = {
-            member: {
-                kind
-                for kind in map(self._sets.find, dimensions)
-                if roles.get(kind) is Role.ACCUMULATED
-            }
+        reduced = {
+            member: set(map(self._sets.find, dimensions)) & roles.keys()
             for member, dimensions in self._reduced.items()
         }
-        return sum(
-            self._bytes(member, dict.fromkeys(self._outer_classes(member, over, roles), 1))
-            for member, kinds in over.items()
-            if kinds
-        )
+        total = 0
+        for member, kinds in reduced.items():
+            if all(roles[kind] is not Role.ACCUMULATED for kind in kinds):
+                continue
+            extents = dict.fromkeys(self._outer_classes(member, reduced, roles), 1)
+            if partitioned is not None and partitioned not in kinds:
+                extents[partitioned] = PARTITIONS  # its tiles come outside of all others
+            total += self._bytes(member, extents)
+        return total
 
     def _outer_classes(
-        self, member: int, over: Mapping[int, set[int]], roles: Mapping[int, Role]
+        self, member: int, reduced: Mapping[int, set[int]], roles: Mapping[int, Role]
     ) -> Iterator[int]:
-        """The classes of a reduction's result of which tiles come outside of those that it adds up.
+        """The classes of a reduction's result of which it adds up one tile after the other.
 
-        Not those that are whole, nor those that a reduction adds up whose result has one of this
-        reduction's. Nor a free dimension of a product whose other operand is made here: that would
-        be made again for each tile.
+        Not those over which something else is reduced that has what this one adds up: tiles of the
+        one come inside of those of the other. Nor a free dimension of a product whose other operand
+        is made here: that would be made again for each tile.
         """
         node = self._nodes[member]
         made = {kind for k in range(2) for kind in self._made_once(node, member, k)}
         for kind in self._classes(member):
-            if roles.get(kind) is Role.ACCUMULATED:
-                others = (other for other, kinds in over.items() if kind in kinds)
-                if not any(over[member] & set(self._classes(other)) for other in others):
+            others = [other for other, kinds in reduced.items() if kind in kinds]
+            if others:
+                if not any(reduced[member] & set(self._classes(other)) for other in others):
                     yield kind
             elif roles.get(kind) is Role.PARALLEL and kind not in made:
                 yield kind
