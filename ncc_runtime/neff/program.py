@@ -11,10 +11,10 @@ from typing import NewType
 
 import attrs
 
-from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.isa import FUSION, Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.table import NONE, InstrTable
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 Rank = NewType("Rank", int)
 BufferId = NewType("BufferId", int)
@@ -305,6 +305,20 @@ class Program:
     def ranks(self) -> int:
         """Number of ranks: flattened (replica, partition) ids."""
         return self.replica_count * self.num_partitions
+
+    def fusion_of(self, instr: Instr) -> Fusion | None:
+        """The fusion that an instruction performs; None for others, and where it names none."""
+        if instr.opcode != FUSION or instr.attribute == NONE:
+            return None
+        number = self.attributes[instr.attribute].get("fusion")
+        if not isinstance(number, int) or not 0 <= number < len(self.fusions):
+            return None
+        return self.fusions[number]
+
+    def opcodes(self) -> frozenset[str]:
+        """All that its instructions do, also the rows of fusions."""
+        names = {name for table in self.queues.values() for name in table.opcode_names}
+        return frozenset(names.union(row.opcode for fusion in self.fusions for row in fusion.body))
 
     def row_bytes(self, placeholder: Placeholder) -> int:
         """Of a collective of variable size, bytes of one row of dimension 0."""

@@ -44,7 +44,7 @@ class Devices:
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
         program = executable.program
-        if any("lapack" in queue.names() for queue in program.queues.values()):
+        if any("lapack" in stage.program.opcodes() for stage in executable.stages):
             # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
             import ncc_runtime.execution.values.kernels.linear_algebra  # noqa: F401
         self._views = [
