@@ -25,6 +25,24 @@ START = 8 * 1024 * 1024
 PER_COLLECTIVE_BYTE = 8
 """How much slower a byte goes to other ranks than to memory."""
 
+
+@attrs.frozen
+class Speed:
+    """How quick collectives are on some topology, in the units of this file."""
+
+    start: int
+    per_byte: int
+
+    def latency(self, size_bytes: int) -> int:
+        """From a collective's trigger to its results."""
+        return self.start + self.per_byte * size_bytes
+
+
+LIKELY = Speed(START, PER_COLLECTIVE_BYTE)
+SPEEDS = (Speed(2 * START // 5, 3), LIKELY, Speed(4 * START, 20))
+"""About the quickest, the median and the slowest all-reduce of presets of four ranks and more, at
+2.5 ps a unit: `benchmarks/collective_speeds.py`."""
+
 PER_ELEMENT = 4
 """What an element takes that an engine walks over; most operations move more bytes than that."""
 
@@ -44,6 +62,11 @@ class OpWork:
     engine: Engine | None  # None: a name for data, or a row of control flow
     duration: int
     latency: int = 0  # of a collective: from its trigger to its results
+    moved_bytes: int = 0  # of a collective: on one rank
+
+    def latency_at(self, speed: Speed) -> int:
+        """The latency where collectives are so quick."""
+        return speed.latency(self.moved_bytes) if self.latency else 0
 
 
 def flops_per_unit(element_bytes: int) -> int:
@@ -61,8 +84,8 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     """The work of a node of a canonical graph."""
     operands = [computation.nodes[operand] for operand in node.operands]
     if node.op in COLLECTIVES:
-        latency = START + PER_COLLECTIVE_BYTE * larger_side(node, operands)
-        return OpWork(Engine.GPSIMD, INSTRUCTION, latency)
+        size = larger_side(node, operands)
+        return OpWork(Engine.GPSIMD, INSTRUCTION, LIKELY.latency(size), size)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
     engine = SELECTORS[node.op].engine
