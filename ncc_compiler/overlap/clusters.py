@@ -91,6 +91,7 @@ class Cluster:
     nodes: tuple[int, ...]
     results: tuple[int, ...]  # of these nodes: those that are read outside
     at: int  # the node whose place the cluster takes
+    kind: str = ""  # of its fusion; if empty, its results say
 
 
 @attrs.frozen

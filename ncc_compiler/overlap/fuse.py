@@ -52,17 +52,17 @@ class Fuse(Pass):
     def run(self, module: Module) -> Module:
         if not self.enabled:
             return module
-        running = _running(module)
+        running = running_computations(module)
         computations: dict[str, Computation] = {}
         for name, body in module.computations.items():  # callees stay before their callers
             if name in running and not any(node.op == FUSION for node in body.nodes):
                 clustering = clusters_of(module, body, self.limit_nodes)
-                body = _Fusing(body, clustering, dict(module.computations), computations).run()
+                body = fused(body, clustering, dict(module.computations), computations)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
 
 
-def _running(module: Module) -> set[str]:
+def running_computations(module: Module) -> set[str]:
     """The entry, bodies and conditions of loops, and branches; but not what is a region, too."""
     running, pending = {module.entry}, [module.entry]
     regions: set[str] = set()
@@ -75,6 +75,19 @@ def _running(module: Module) -> set[str]:
             else:
                 regions |= callees
     return running - regions
+
+
+def fused(
+    body: Computation,
+    clustering: Clustering,
+    taken: dict[str, Computation],
+    computations: dict[str, Computation],
+) -> Computation:
+    """The computation with its clusters as fusions; theirs are added to `computations`.
+
+    They have names that neither those have nor the ones `taken`.
+    """
+    return _Fusing(body, clustering, taken, computations).run()
 
 
 class _Fusing:
@@ -146,7 +159,7 @@ class _Fusing:
         is_reduced = any(node.op == "reduce" for node in results)
         root = nodes[cluster.results[-1]]
         attributes: dict[str, Attribute] = {
-            "kind": "kInput" if is_reduced else "kLoop",
+            "kind": cluster.kind or ("kInput" if is_reduced else "kLoop"),
             "calls": Callee(callee.name),
             **provenance(root),
         }

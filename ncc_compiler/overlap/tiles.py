@@ -106,7 +106,8 @@ Value = int | tuple[int, int]
 """A node; or operand k of a node, where each reader has a view of its own.
 
 Vectors and what is generated are such: positions that are broadcast to rows and to columns are
-read twice, and do not tie the two.
+read twice, and do not tie the two. So are operands of products: queries that are the keys, too,
+do not tie rows of scores to columns.
 """
 
 
@@ -176,8 +177,10 @@ class _Analysis:
     def _value(self, member: int, k: int) -> Value:
         """Operand k of a member as the value that it is."""
         operand = self._nodes[member].operands[k]
-        is_own = self._nodes[operand].op in _GENERATED or (
-            operand not in self._inside and _is_vector(_array(self._nodes[operand]))
+        node = self._nodes[operand]
+        is_own = node.op in _GENERATED or (
+            operand not in self._inside
+            and (self._nodes[member].op == "dot" or _is_vector(_array(node)))
         )
         return (member, k) if is_own else operand
 
@@ -318,7 +321,7 @@ class _Analysis:
             # a reduction's result is there when its phase is over
             phase = max((phases[value] + (value in self._reduced) for value in inner), default=0)
             phases[member] = phase
-            if all(self._is_free(value, free) for value in values):
+            if node.op not in _REDUCING and all(self._is_free(value, free) for value in values):
                 free.add(member)
             for k, value in enumerate(values):
                 in_rounds = node.op == "dot" and self._is_read_in_rounds(node, k)
@@ -373,7 +376,7 @@ class _Analysis:
             tile,
             _passing_bytes(self._alive_at_once()),
             resident,
-            self._accumulated_bytes(roles),
+            self._accumulated_bytes(roles, partitioned),
         )
 
     def _partitioned(
@@ -458,20 +461,62 @@ class _Analysis:
                     continue
                 batches = {classes[d] for d in node.integers(f"{side}_batch_dims")}
                 one = {kind: 1 for kind in batches if roles.get(kind) is not Role.WHOLE}
-                resident[self._node_of(value)] = self._bytes(value, one)
+                stored = self._stored(value)
+                resident[self._node_of(stored)] = self._bytes(stored, one)
         return sum(resident.values())
 
-    def _accumulated_bytes(self, roles: Mapping[int, Role]) -> int:
-        """What reductions add up to over tiles; tiles of parallel classes come one at a time."""
-        one = {kind: 1 for kind, role in roles.items() if role is Role.PARALLEL}
-        return sum(
-            self._bytes(member, one)
+    def _stored(self, value: Value) -> Value:
+        """What stays for an operand: what it is converted or moved from, if that is no larger."""
+        while isinstance(value, int) and value in self._inside:
+            node = self._nodes[value]
+            if node.op not in ("convert", "transpose"):
+                break
+            source = self._value(value, 0)
+            if _bytes_per_element(self._nodes[self._node_of(source)]) > _bytes_per_element(node):
+                break
+            value = source
+        return value
+
+    def _accumulated_bytes(self, roles: Mapping[int, Role], partitioned: int | None) -> int:
+        """What reductions add up to while tiles pass one after the other."""
+        reduced = {
+            member: set(map(self._sets.find, dimensions)) & roles.keys()
             for member, dimensions in self._reduced.items()
-            if any(
-                roles.get(self._sets.find(dimension)) is Role.ACCUMULATED
-                for dimension in dimensions
-            )
-        )
+        }
+        total = 0
+        for member, kinds in reduced.items():
+            if all(roles[kind] is not Role.ACCUMULATED for kind in kinds):
+                continue
+            extents = dict.fromkeys(self._outer_classes(member, reduced, roles), 1)
+            if partitioned is not None and partitioned not in kinds:
+                extents[partitioned] = PARTITIONS  # its tiles come outside of all others
+            total += self._bytes(member, extents)
+        return total
+
+    def _outer_classes(
+        self, member: int, reduced: Mapping[int, set[int]], roles: Mapping[int, Role]
+    ) -> Iterator[int]:
+        """The classes of a reduction's result of which it adds up one tile after the other.
+
+        Not those over which something else is reduced that has what this one adds up: tiles of the
+        one come inside of those of the other. Nor a free dimension of a product whose other operand
+        is made here: that would be made again for each tile.
+        """
+        node = self._nodes[member]
+        made = {kind for k in range(2) for kind in self._made_once(node, member, k)}
+        for kind in self._classes(member):
+            others = [other for other, kinds in reduced.items() if kind in kinds]
+            if others:
+                if not any(reduced[member] & set(self._classes(other)) for other in others):
+                    yield kind
+            elif roles.get(kind) is Role.PARALLEL and kind not in made:
+                yield kind
+
+    def _made_once(self, node: Node, member: int, k: int) -> set[int]:
+        """The classes of a product's result that an operand lacks which is made in the cluster."""
+        if node.op != "dot" or node.operands[k] not in self._inside:
+            return set()
+        return set(self._classes(member)) - set(self._classes(self._value(member, k)))
 
     def _alive_at_once(self) -> int:
         """The most values of which rows pass at the same time, operands and results included."""
