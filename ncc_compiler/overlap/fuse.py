@@ -31,24 +31,22 @@ from ncc_compiler.ir.graph import (
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.options import FUSE_LIMIT_NODES
 from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of, splat
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unused_name
-
-FUSION = "fusion"
 
 
 @attrs.frozen
 class Fuse(Pass):
     """A fusion holds at most `limit_nodes` operations; 0 in `enabled` leaves all by themselves.
 
-    A computation that has fusions has been through and stays as it is; regions of reductions are
-    scalar, and stay too.
+    A computation that has such fusions has been through and stays as it is; regions of reductions
+    are scalar, and stay too.
     """
 
     name: ClassVar[str] = "fuse"
 
-    enabled: int = 0
+    enabled: int = 1
     limit_nodes: int = FUSE_LIMIT_NODES
 
     def run(self, module: Module) -> Module:
@@ -57,11 +55,18 @@ class Fuse(Pass):
         running = running_computations(module)
         computations: dict[str, Computation] = {}
         for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(node.op == FUSION for node in body.nodes):
+            if name in running and not any(map(_is_made_here, body.nodes)):
                 clustering = clusters_of(module, body, self.limit_nodes)
                 body = fused(body, clustering, dict(module.computations), computations)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
+
+
+def _is_made_here(node: Node) -> bool:
+    return node.op == FUSION and node.attributes.get("kind") in _KINDS
+
+
+_KINDS = frozenset({"kLoop", "kInput"})
 
 
 def running_computations(module: Module) -> set[str]:
