@@ -96,6 +96,9 @@ class LoweredProgram:
     parameters: tuple[ArrayInfo, ...] = ()
     shardings: tuple[Sharding, ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
+    results: tuple[ArrayInfo, ...] = ()
+    donated: Mapping[int, int] = attrs.field(factory=dict)
+    """By buffer of an output: the input's buffer in whose memory it lies (`donations.py`)."""
 
 
 def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
