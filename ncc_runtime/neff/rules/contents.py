@@ -133,8 +133,8 @@ class _Memory:
         self._holds = [int(tensor.buffer) + _FIRST for tensor in program.tensors]
         # An output in an input's memory holds what that held until it is written.
         self._instead = np.full(len(program.buffers) + _FIRST, _NOTHING, np.int64)
-        for output, number in program.donated().items():
-            self._instead[output + _FIRST] = number + _FIRST
+        for output, source in program.donated().items():
+            self._instead[output + _FIRST] = source + _FIRST
         self.initial = np.full(max(0, len(edges) - 1), _NOTHING, np.int64)
         for number, tensor in enumerate(program.tensors):
             if program.buffers[tensor.buffer].kind in READ_ONLY:  # filled before the program runs
