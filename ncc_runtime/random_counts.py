@@ -28,8 +28,9 @@ from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.variable_sizes import CountsTable
 from ncc_runtime.inputs import WordValues
+from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import Program, Tensor
+from ncc_runtime.neff.program import AttributeValue, Fusion, Program, Tensor, Typed
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, Instr
@@ -42,6 +43,7 @@ MOST_WORDS = 1 << 24
 
 _UNCHANGED = ("copy", "convert")
 _REARRANGING = ("broadcast", "concatenate", "reshape", "reverse", "slice", "transpose")
+_MOVING = (*_UNCHANGED, *_REARRANGING)
 
 _Writer: TypeAlias = tuple[Instr | Placeholder, int]
 """An instruction or collective that writes a tensor, and the tensor."""
@@ -93,7 +95,7 @@ class Sources:
             return unknown
         writer, result = writers[0]
         if isinstance(writer, Instr):
-            written = self._through_instruction(writer)
+            written = self._through_instruction(writer, result)
         else:
             written = self._through_collective(writer, result)
         return unknown if written is None else self._view(written, result, tensor)
@@ -118,22 +120,55 @@ class Sources:
             return self._unknown(view)
         return words[:, start:end]
 
-    def _through_instruction(self, row: Instr) -> np.ndarray | None:
-        """The sources of the result of an instruction that only moves words; None for others."""
-        if row.opcode not in (*_UNCHANGED, *_REARRANGING):
+    def _through_instruction(self, row: Instr, result: int) -> np.ndarray | None:
+        """The sources of a result of an instruction that only moves words; None for others."""
+        if fusion := self._program.fusion_of(row):
+            return self._through_fusion(fusion, row, fusion.results[row.results.index(result)])
+        if row.opcode not in _MOVING:
             return None
-        sources = [self.of(operand) for operand in row.operands]
-        if row.opcode in _UNCHANGED:
-            return sources[0]
-        tensors, ranks = self._program.tensors, len(self._ranks)
-        shaped = [
-            source.reshape(ranks, *tensors[operand].shape)
-            for source, operand in zip(sources, row.operands, strict=True)
-        ]
+        tensors = self._program.tensors
         attributes = {} if row.attribute == NONE else self._program.attributes[row.attribute]
-        results = tuple(tensors[result] for result in row.results)
-        work = KernelCall(self._program, row.opcode, attributes, results, self._ranks)
-        return np.asarray(KERNELS[row.opcode](work, shaped)[0]).reshape(ranks, -1)
+        operands = [(tensors[operand], self.of(operand)) for operand in row.operands]
+        return self._moved(row.opcode, attributes, tensors[result], operands)
+
+    def _through_fusion(self, fusion: Fusion, row: Instr, result: int) -> np.ndarray | None:
+        """The sources of a value of a fusion, if rows that only move words have made it."""
+        needed, steps = {result}, []
+        for step in reversed(fusion.body):
+            if needed.intersection(step.results):
+                steps.append(step)
+                needed.update(step.operands)
+        ranks, words = len(self._ranks), dict[int, np.ndarray]()
+        for value in needed.intersection(range(fusion.parameters)):
+            words[value] = self.of(row.operands[value])
+        for step in reversed(steps):
+            value, kind = step.results[0], fusion.values[step.results[0]]
+            if kind.elements * ranks > MOST_WORDS:
+                return None
+            if step.constant is not None:
+                number = scalar(step.constant, kind.dtype).astype(np.int64)
+                words[value] = np.full((ranks, 1), self._constant_words(number.reshape(1)))
+            elif step.opcode in _MOVING:
+                operands = [(fusion.values[one], words[one]) for one in step.operands]
+                words[value] = self._moved(step.opcode, step.attributes, kind, operands)
+            else:
+                return None
+        return words[result]
+
+    def _moved(
+        self,
+        opcode: str,
+        attributes: Mapping[str, AttributeValue],
+        result: Typed,
+        operands: Sequence[tuple[Typed, np.ndarray]],
+    ) -> np.ndarray:
+        """The sources of what an operation that only moves words makes of its operands."""
+        ranks = len(self._ranks)
+        if opcode in _UNCHANGED:
+            return operands[0][1]
+        shaped = [words.reshape(ranks, *kind.shape) for kind, words in operands]
+        call = KernelCall(self._program, opcode, attributes, (result,), self._ranks)
+        return np.asarray(KERNELS[opcode](call, shaped)[0]).reshape(ranks, -1)
 
     def _through_collective(self, placeholder: Placeholder, result: int) -> np.ndarray | None:
         """The sources of the result of a collective that only moves words; None between stages."""

@@ -21,6 +21,7 @@ from ncc_runtime.errors import NccError, Notice
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.explain import Explanation
 from ncc_runtime.report.listing import Listing
+from ncc_runtime.report.rates import PerStep, Rates
 from ncc_runtime.report.run import Verification
 from ncc_runtime.report.topology.text import KnownTopologies, ListedTopology
 from ncc_runtime.runtime import Neff as CompiledProgram
@@ -32,6 +33,8 @@ RETURNED = (
     CollectiveRow,
     Explanation,
     Listing,
+    Rates,
+    PerStep,
     Verification,
     KnownTopologies,
     ListedTopology,

@@ -3,11 +3,13 @@
 import math
 
 from ncc_compiler.codegen.lowered import InstructionCosts
+from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window
+from ncc_runtime.neff.products import PRODUCTS, multiply_adds
+from ncc_runtime.neff.shared.windows import Window
 
 _MAX_COUNT = 2**63 - 1  # columns of the instruction table are int64
 
@@ -17,39 +19,28 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
 
     Raises CompileError where they are too many to be counted.
     """
-    flops = 2 * _multiply_adds(node, results, operands)
+    selected = SELECTORS.get(node.op)
+    flops = 0
+    if selected is not None and selected.opcode in PRODUCTS:
+        attributes = selected.attributes(node)
+        shapes = [array.shape for array in operands]
+        flops = 2 * multiply_adds(selected.opcode, attributes, results[0].shape, shapes)
     elements = _elements(node, results, operands)
-    if max(flops, elements) > _MAX_COUNT:
-        count = max(flops, elements)
-        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
-        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
     bytes_in = sum(array.size_bytes for array in operands)
     bytes_out = sum(array.size_bytes for array in results)
     if node.op in ("dynamic-slice", "gather"):  # reads no more of its array than it writes
         bytes_in += bytes_out - operands[0].size_bytes
+    return checked_costs(node, flops, elements, bytes_in, bytes_out)
+
+
+def checked_costs(
+    node: Node, flops: int, elements: int, bytes_in: int, bytes_out: int
+) -> InstructionCosts:
+    """The costs of the instruction of a node; CompileError where they are too many to count."""
+    if (count := max(flops, elements)) > _MAX_COUNT:
+        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
+        raise CompileError([Diagnostic("codegen-C4", text, node.span)])
     return InstructionCosts(flops, elements, bytes_in, bytes_out)
-
-
-def _multiply_adds(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> int:
-    """Multiplications of the Tensor engine, each with an addition."""
-    match node.op:
-        case "dot":  # for each element of the result, one for each contracted index
-            contracted = [operands[0].shape[d] for d in node.integers("lhs_contracting_dims")]
-            return results[0].elements * math.prod(contracted)
-        case "ragged-dot":
-            # For each left element, one for each column of its group's right matrix: as if every
-            # index of the ragged dimension were in a group.
-            names = ("batch_dims", "contracting_dims", "group_dims")
-            not_columns = [d for name in names for d in node.integers(f"rhs_{name}")]
-            left, right = operands[:2]
-            columns = (size for d, size in enumerate(right.shape) if d not in not_columns)
-            return left.elements * math.prod(columns)
-        case "convolution":  # for each element of the result, one for each element of its kernel
-            labels, kernel = node.attributes["dim_labels"], operands[1]
-            assert isinstance(labels, ConvolutionLabels), node.name
-            features = kernel.shape[labels.kernel_dimensions[1]]
-            return results[0].elements * (kernel.elements // max(1, features))
-    return 0
 
 
 def _elements(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> int:

@@ -78,12 +78,13 @@ class _UsesInOrder:
     def _works_in_place(self, number: int, target: int, source: int) -> bool:
         """Whether a step may write an output where it reads an input."""
         step, tensors = self._lowered.steps[number], self._lowered.tensors
+        fusion = self._lowered.fusion_of(step)
         results = [tensors[tensor].type for tensor in step.results]
         operands = [tensors[tensor].type for tensor in step.operands]
         written = [k for k, tensor in enumerate(step.results) if tensors[tensor].buffer == target]
         read = [k for k, tensor in enumerate(step.operands) if tensors[tensor].buffer == source]
         return step.collective is None and all(
-            may_overwrite(step.opcode, results, operands, result, operand)
+            may_overwrite(step.opcode, results, operands, result, operand, fusion)
             for result in written
             for operand in read
         )

@@ -15,7 +15,7 @@ import attrs
 from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives
 from ncc_compiler.codegen.donations import with_donations
 from ncc_compiler.codegen.lower import lower
-from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
+from ncc_compiler.codegen.lowered import ControlStep, LoweredFusion, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
 from ncc_compiler.codegen.placement import assign_addresses
 from ncc_compiler.diagnostics import InternalError
@@ -28,6 +28,7 @@ from ncc_runtime.neff.program import (
     AttributeValue,
     Buffer,
     BufferId,
+    Fusion,
     Origin,
     Program,
     Semaphore,
@@ -54,6 +55,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
     ]
     number = {index: BufferId(row) for row, (index, _) in enumerate(kept)}
     queues = _Queues(lowered, order, assignment.aliases.steps)
+    fusions = tuple(map(queues.fusion, lowered.fusions))
     return Program(
         name=lowered.name,
         replica_count=lowered.replica_count,
@@ -83,6 +85,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
         shardings=lowered.shardings,
         aliases=lowered.aliases,
         results=lowered.results,
+        fusions=fusions,
     )
 
 
@@ -205,6 +208,14 @@ class _Queues:
                 bytes_out=step.costs.bytes_out,
             )
         )
+
+    def fusion(self, lowered: LoweredFusion) -> Fusion:
+        """The fusion with its rows' origins among those of the program."""
+        body = (
+            attrs.evolve(row, origin=self._origin(origin))
+            for row, origin in zip(lowered.fusion.body, lowered.origins, strict=True)
+        )
+        return attrs.evolve(lowered.fusion, body=tuple(body))
 
     def _origin(self, origin: Origin) -> int:
         row = self._origin_rows.setdefault(origin, len(self.origins))

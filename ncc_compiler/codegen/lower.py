@@ -9,7 +9,8 @@ element that the body gives back unchanged (a loop invariant) needs none, it is 
 The results of a conditional lie in buffers that every branch writes.
 
 A collective becomes a placeholder: what is exchanged, and nothing of the wiring. The scalar
-computations of reductions, sorts and scatters become regions, rows of scalar instructions.
+computations of reductions, sorts and scatters become regions, rows of scalar instructions. A
+`fusion` becomes one instruction that names the rows of all its operations.
 """
 
 import math
@@ -27,17 +28,20 @@ from ncc_compiler.codegen.buffers import (
     write_in_place,
 )
 from ncc_compiler.codegen.costs import costs
+from ncc_compiler.codegen.fusion import FusedComputation, fused_computation
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.lowered import (
     ControlStep,
     InstructionCosts,
     LogicalBuffer,
+    LoweredFusion,
     LoweredProgram,
     ProgramStep,
     TensorView,
 )
 from ncc_compiler.codegen.parameters import aliases_of, origin_of, parameters_of, text_origin
-from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
+from ncc_compiler.codegen.regions import RegionTable, selected_instr
+from ncc_compiler.codegen.select import COLLECTIVES, SELECTORS
 from ncc_compiler.codegen.trip_count import invariants, trip_count
 from ncc_compiler.diagnostics import CompileError, Diagnostic, Span
 from ncc_compiler.ir.collectives import (
@@ -50,7 +54,7 @@ from ncc_compiler.ir.collectives import (
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.isa import CASE, END, LOOP, OPCODES, PTC2, TEST, Engine, Shape
+from ncc_runtime.neff.isa import CASE, END, FUSION, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import (
     MAX_STREAMS,
@@ -58,8 +62,6 @@ from ncc_runtime.neff.program import (
     BlockKind,
     BufferKind,
     Origin,
-    Region,
-    RegionInstr,
     TensorId,
 )
 from ncc_runtime.neff.shared.dtypes import DType
@@ -91,6 +93,7 @@ def lower(module: Module) -> LoweredProgram:
         inputs=tuple(tensor for value in inputs for tensor in value),
         outputs=outputs,
         regions=lowering.regions.rows(),
+        fusions=tuple(lowering.fusions),
         control_steps=tuple(lowering.control_steps),
         blocks=tuple(lowering.blocks),
         parameters=parameters,
@@ -111,6 +114,8 @@ class Lowering:
         self.tensors: list[TensorView] = []
         self.steps: list[ProgramStep] = []
         self.regions = RegionTable()
+        self.fusions: list[LoweredFusion] = []
+        self._fusions: dict[str, tuple[int, FusedComputation]] = {}  # by computation, its number
         self.control_steps: list[ControlStep] = []
         self.blocks: list[Block] = []
         self.alias_of: dict[int, int] = {}
@@ -160,6 +165,8 @@ class Lowering:
                 return lower_while(self, node, operands)
             case "conditional":
                 return lower_conditional(self, node, values)
+            case "fusion":
+                return self._fusion(node, operands)
         if node.op in COLLECTIVES:
             return self._collective(node, operands)
         return self._instruction(node, operands)
@@ -236,23 +243,40 @@ class Lowering:
         return results
 
     def _instruction(self, node: Node, operands: Value) -> Value:
-        selection = SELECTORS[node.op]
+        selected = selected_instr(self._module, node, self.regions)
         results = self.new_value(node)
-        engine, attributes = selection.engine, selection.attributes(node)
-        for key, name in REGIONS.get(node.op, {}).items():
-            computation = self._module.computations[node.callee(key)]
-            # The last region decides where there are two: of a select-and-scatter the scatter.
-            engine = ANY_REGION if reduction_of(computation) is None else selection.engine
-            attributes[name] = self.regions.number(computation)
         self.steps.append(
             ProgramStep(
-                selection.opcode,
-                engine,
+                selected.opcode,
+                selected.engine,
                 results,
                 operands,
                 self.origin(node),
-                attributes,
+                selected.attributes,
                 costs=costs(node, self._arrays(results), self._arrays(operands)),
+            )
+        )
+        return results
+
+    def _fusion(self, node: Node, operands: Value) -> Value:
+        """One instruction for all operations of the computation that the node calls."""
+        name = node.callee("calls")
+        if name not in self._fusions:
+            fused = fused_computation(self._module, self.computation(name), self.regions)
+            self._fusions[name] = len(self.fusions), fused
+            self.fusions.append(fused.fusion)
+        number, fused = self._fusions[name]
+        constants = tuple(map(self._constant, fused.constants))
+        results = self.new_value(node)
+        self.steps.append(
+            ProgramStep(
+                FUSION,
+                fused.engine,
+                results,
+                (*operands, *constants),
+                self.origin(node),
+                {"fusion": number},
+                costs=fused.costs,
             )
         )
         return results
@@ -481,108 +505,3 @@ def _check_is_canonical(node: Node, arrays: list[ArrayType], group_size: int) ->
             contiguous = group_size == 1 or math.prod(array.shape[:dimension]) in (0, 1)
             assert contiguous, f"{node.name}: chunks of dimension {dimension} are not byte ranges"
     assert "dimensions" in node.attributes or node.op != "all-to-all" or group_size == 1, node.name
-
-
-# Regions: scalar computations that instructions apply to elements
-
-
-class RegionTable:
-    """Regions of a program, each once, however many computations say the same."""
-
-    def __init__(self) -> None:
-        self._regions: list[Region] = []
-        self._known: dict[object, int] = {}
-
-    def number(self, computation: Computation) -> int:
-        """The row of the region that does what the computation does."""
-        region = region_of(computation)
-        key = (
-            region.parameters,
-            tuple(
-                (row.opcode, row.operands, row.dtype, *sorted(row.attributes.items()), row.constant)
-                for row in region.body
-            ),
-            region.results,
-        )
-        if key not in self._known:
-            self._known[key] = len(self._regions)
-            self._regions.append(region)
-        return self._known[key]
-
-    def rows(self) -> tuple[Region, ...]:
-        return tuple(self._regions)
-
-
-# Between scalars these change nothing.
-_IDENTITIES = frozenset(
-    {
-        *("broadcast", "copy", "reshape", "transpose"),
-        *("opt-barrier", "optimization-barrier", "tuple"),
-    }
-)
-_SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
-_SAME_BITS = SELECTORS["bitcast-convert"]
-
-
-def region_of(computation: Computation) -> Region:
-    """The computation over scalars as numbered values, parameters first."""
-    parameters = computation.parameters()
-    values: list[tuple[int, ...]] = [()] * len(computation.nodes)
-    for number, position in enumerate(parameters):
-        values[position] = (number,)
-    body: list[RegionInstr] = []
-    for index, node in enumerate(computation.nodes):
-        operands = tuple(value for operand in node.operands for value in values[operand])
-        if node.op == "parameter":
-            continue
-        if node.op in _IDENTITIES:
-            values[index] = operands
-        elif node.op == "get-tuple-element":
-            element = node.attributes["index"]
-            assert isinstance(element, int), node.name
-            kind = computation.nodes[node.operands[0]].type
-            values[index] = operands[element_span(kind, element)]
-        else:
-            values[index] = (len(parameters) + len(body),)
-            body.append(_region_instr(node, operands))
-    return Region(
-        name=computation.name,
-        parameters=tuple(_scalar(computation.nodes[position]) for position in parameters),
-        body=tuple(body),
-        results=values[computation.root],
-    )
-
-
-def _region_instr(node: Node, operands: tuple[int, ...]) -> RegionInstr:
-    if node.op == "constant":
-        return RegionInstr("constant", (), _scalar(node), constant=_spelling(node))
-    selection = _SAME_BITS if node.op == "bitcast" else SELECTORS.get(node.op)
-    if selection is None or OPCODES[selection.opcode].shape not in _SCALAR_SHAPES:
-        raise _refused(node, f"a region cannot run {node.op}")
-    return RegionInstr(selection.opcode, operands, _scalar(node), selection.attributes(node))
-
-
-def _scalar(node: Node) -> DType:
-    if not isinstance(node.type, ArrayType) or node.type.shape:
-        raise _refused(node, f"a region computes with scalars, not with {node.type}")
-    return node.type.dtype
-
-
-def _refused(node: Node, message: str) -> CompileError:
-    return CompileError([Diagnostic("codegen-C1", message, node.span)])
-
-
-def _spelling(node: Node) -> str:
-    """The shortest text that reads back as the same value; of a NaN its sign is unchanged."""
-    value = node.literal().array.item()
-    if isinstance(value, complex):
-        return f"({_float(value.real)}, {_float(value.imag)})"
-    if isinstance(value, float):
-        return _float(value)
-    return str(value).lower() if isinstance(value, bool) else str(int(value))
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "-nan" if math.copysign(1, value) < 0 else "nan"
-    return repr(value)

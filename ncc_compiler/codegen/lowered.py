@@ -11,13 +11,14 @@ from collections.abc import Mapping
 import attrs
 
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.isa import FUSION, Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
     ArrayInfo,
     AttributeValue,
     Block,
     BufferKind,
+    Fusion,
     Origin,
     Region,
     Sharding,
@@ -79,6 +80,14 @@ class ControlStep:
 
 
 @attrs.frozen
+class LoweredFusion:
+    """A fusion whose rows have no numbers of origins yet, and their origins."""
+
+    fusion: Fusion
+    origins: tuple[Origin, ...]  # by row of its body
+
+
+@attrs.frozen
 class LoweredProgram:
     """Steps in program order, an order that respects data; ids are positions in the tuples."""
 
@@ -99,6 +108,15 @@ class LoweredProgram:
     results: tuple[ArrayInfo, ...] = ()
     donated: Mapping[int, int] = attrs.field(factory=dict)
     """By buffer of an output: the input's buffer in whose memory it lies (`donations.py`)."""
+    fusions: tuple[LoweredFusion, ...] = ()
+
+    def fusion_of(self, step: ProgramStep) -> Fusion | None:
+        """What a step performs that is a fusion."""
+        if step.opcode != FUSION:
+            return None
+        number = step.attributes["fusion"]
+        assert isinstance(number, int), step.origin
+        return self.fusions[number].fusion
 
 
 def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:

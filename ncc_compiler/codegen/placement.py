@@ -255,11 +255,12 @@ def _in_place_pairs(lowered: LoweredProgram, step: ProgramStep) -> Iterator[tupl
     results = [lowered.tensors[tensor].type for tensor in step.results]
     operands = [lowered.tensors[tensor].type for tensor in step.operands]
     homes = [lowered.tensors[tensor].buffer for tensor in step.operands]
+    fusion = lowered.fusion_of(step)
     for result in range(len(results)):
         for operand, home in enumerate(homes):
             same = [k for k, other in enumerate(homes) if other == home]
             if same[0] == operand and all(
-                may_overwrite(step.opcode, results, operands, result, k) for k in same
+                may_overwrite(step.opcode, results, operands, result, k, fusion) for k in same
             ):
                 yield result, operand
 

@@ -203,6 +203,7 @@ _ONLY_NAMES = BARRIERS | {
     *("after-all", "bitcast", "constant", "get-tuple-element", "parameter", "reshape", "tuple")
 }
 _BLOCKS = frozenset({"while", "conditional"})
+_FUSED = frozenset({"fusion"})
 _TRANSFERS = ("send", "send-done", "recv", "recv-done")
 _IN_HALVES = (*(row.name for row in HLO_COLLECTIVES), "copy", "async")
 _HALVES = {f"{op}-{half}" for op in _IN_HALVES for half in ("start", "done")}
@@ -211,10 +212,12 @@ _SPELLED_OUT = (
     *("batch-norm-grad", "batch-norm-inference", "batch-norm-training"),
 )
 _EXPANDED_BY_PASSES = frozenset(
-    {"call", "fusion", "scan", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
+    {"call", "scan", "async-update", *_HALVES, *_TRANSFERS, *_SPELLED_OUT}
 )
 
-HANDLED_OPS = frozenset().union(SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _EXPANDED_BY_PASSES)
+HANDLED_OPS = frozenset().union(
+    SELECTORS, COLLECTIVES, _ONLY_NAMES, _BLOCKS, _FUSED, _EXPANDED_BY_PASSES
+)
 """Every op of the graph: an instruction, a placeholder, a name for data, or gone by now."""
 
 ANY_REGION = Engine.GPSIMD

@@ -11,6 +11,9 @@ fill the time in which all others wait for one, or come at the end. An update (i
 collective and leads to none) always comes at the end, and so do its waits, in the order in which
 the collectives started (`UpdateOrder`): how long a collective takes is not known here, and a queue
 that waits too early keeps everything behind it waiting.
+
+How quick collectives are is not known either. So the new order of a region is taken only if by
+estimates at several speeds it ends no later than program order (`pays`).
 """
 
 import heapq
@@ -32,7 +35,7 @@ from ncc_compiler.overlap.analyses import (
     live_ranges_of,
     peak_bytes,
 )
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW, OpWork, works_of
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, LIKELY, SPEEDS, OpWork, Speed, works_of
 from ncc_compiler.overlap.order_constraints import UpdateOrder, anti_dependences, shifted_starts
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
@@ -302,10 +305,14 @@ class Schedule(Pass):
         return attrs.evolve(module, computations=computations)
 
     def order(
-        self, module: Module, body: Computation, works: Sequence[OpWork], feeds: Sequence[bool]
+        self,
+        module: Module,
+        body: Computation,
+        works: Sequence[OpWork],
+        feeds: Sequence[bool],
     ) -> list[int]:
         """The positions of a computation's nodes in their new order."""
-        region_ids = _region_ids(body)
+        region_ids = region_ids_of(body)
         kept = (body.root,) if body.name == module.entry else ()
         ranges = live_ranges_of(body, region_ids, kept)
         shifted = shifted_starts(
@@ -324,7 +331,8 @@ class Schedule(Pass):
             # First without the limit: to keep it costs overlap, and time to schedule.
             if peak_bytes(ranges, scheduled) > limit:
                 scheduled = list_schedule(tasks, ranges, region, limit, self.window)
-            order += scheduled
+            numbers = [position - region.start for position in scheduled]
+            order += scheduled if pays(tasks, numbers) else region
         return order
 
     def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
@@ -336,7 +344,35 @@ class Schedule(Pass):
         return peak + max(0, more)
 
 
-def _region_ids(body: Computation) -> list[int]:
+def pays(tasks: Sequence[Task], order: Sequence[int]) -> bool:
+    """Whether tasks end no later in this order than in their own: at the likely speed of
+    collectives, and in share of the time on average over `SPEEDS`."""
+    own = range(len(tasks))
+    shares = {
+        speed: end_of(tasks, order, speed) / max(1, end_of(tasks, own, speed)) for speed in SPEEDS
+    }
+    return shares[LIKELY] <= 1 and sum(shares.values()) <= len(SPEEDS)
+
+
+def end_of(tasks: Sequence[Task], order: Sequence[int], speed: Speed) -> int:
+    """When the last task ends: every engine and every stream takes its tasks in this order."""
+    engines = dict.fromkeys(ENGINES, 0)
+    streams: dict[int, int] = {}
+    ends = [0] * len(tasks)
+    for number in order:
+        task = tasks[number]
+        end = max([ends[other] for other in task.after], default=0)
+        if task.work.engine is not None:
+            end = max(end, engines[task.work.engine]) + task.work.duration
+            engines[task.work.engine] = end
+        if task.work.latency:
+            end = max(end, streams.get(task.stream, 0)) + task.work.latency_at(speed)
+            streams[task.stream] = end
+        ends[number] = end
+    return max(ends, default=0)
+
+
+def region_ids_of(body: Computation) -> list[int]:
     """For each node the number of its region; a loop or branch is a region by itself."""
     ids, current = [], 0
     for node in body.nodes:

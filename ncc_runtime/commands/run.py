@@ -40,13 +40,26 @@ if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
+    from ncc_runtime.report.rates import PerStep
     from ncc_runtime.report.run import Run
+
+
+def _per_step(words: str | None) -> "PerStep | None":
+    if words is None:
+        return None
+    from ncc_runtime.report.rates import PerStep
+
+    try:
+        return PerStep.parse(words)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
     epilog=examples(
         "nccrt run step.neff --topology trn2 --inputs inputs.npz --outputs outputs.npz",
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
+        "nccrt run step.neff --no-values --per-step '8192 tokens'",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
         "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
@@ -102,10 +115,11 @@ if TYPE_CHECKING:
     help="The order of the rows of collectives.",
 )
 @click.option(
-    "--tokens",
-    metavar="N",
-    type=click.IntRange(1, 10**15),
-    help="Tokens of one run, on all ranks together, or samples: prints how many a second.",
+    *("--per-step", "--tokens", "per_step"),
+    metavar="'N tokens'",
+    callback=lambda _, __, words: _per_step(words),
+    help="What all ranks together do in one run: '8192 tokens', '32 sequences', '4 steps', or any "
+    "noun; a number alone is of tokens. Prints how many a second.",
 )
 @fault_options
 @click.option("--fault-seed", metavar="N", type=click.IntRange(0), help="Of what faults draw [0].")
@@ -125,8 +139,8 @@ def run(
         raise click.UsageError("--no-values gives no --outputs")
     if place.ignore_memory and not words["no_values"]:
         raise click.UsageError("--ignore-memory goes with --no-values; a rank has no such memory")
-    if words["tokens"] and words["no_clock"]:
-        raise click.UsageError("--tokens needs the clock; leave out --no-clock")
+    if words["per_step"] and words["no_clock"]:
+        raise click.UsageError("--per-step needs the clock; leave out --no-clock")
     if words["sort"] not in ("program", "bytes") and words["no_clock"]:
         raise click.UsageError(f"--sort {words['sort']} needs the clock; leave out --no-clock")
     if words["faults"]:
@@ -195,12 +209,12 @@ def run(
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
-        found = summary.as_json(*facts, result.verdicts, words["tokens"])
+        found = summary.as_json(*facts, result.verdicts, words["per_step"])
         return found if job is None else {**found, **job_json(job)}
 
     def text() -> str:
         shown = summary.as_text(
-            *facts, RowOrder(words["sort"]), each=words["each"], tokens=words["tokens"]
+            *facts, RowOrder(words["sort"]), each=words["each"], per_step=words["per_step"]
         )
         return shown if job is None else f"{shown}\n{job_text(job)}"
 

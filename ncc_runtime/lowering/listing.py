@@ -21,7 +21,13 @@ from ncc_runtime.lowering.executable import (
     descriptors,
     is_run_by,
 )
-from ncc_runtime.neff.listing import Cells, aligned, instruction_fields, queue_cells
+from ncc_runtime.neff.listing import (
+    Cells,
+    aligned,
+    fused_cells,
+    instruction_fields,
+    queue_cells,
+)
 from ncc_runtime.neff.shared.reductions import Reduction
 
 
@@ -34,6 +40,7 @@ class ListedRow:
 
     cells: Cells
     fields: dict[str, Any]
+    below: tuple[Cells, ...] = ()  # lines of what it is made of: the rows of a fusion
 
 
 @attrs.frozen
@@ -48,7 +55,8 @@ class ListedQueue:
         """A heading and a line for each row; `of_ranks` names the ranks."""
         where = f" of {ranks_text(self.ranks)}" if of_ranks else ""
         heading = f"queue {self.queue.name}{where}  ; {_summary(self.queue, len(self.rows))}"
-        return "\n".join([heading, *aligned(row.cells for row in self.rows)])
+        lines = (cells for row in self.rows for cells in (row.cells, *row.below))
+        return "\n".join([heading, *aligned(lines)])
 
     def as_json(self) -> dict[str, Any]:
         queue = self.queue
@@ -170,10 +178,10 @@ class _RankListing:
         """The program's own rows, its placeholders turned into the writes that trigger them."""
         cells = queue_cells(self._program, queue.engine)
         fields = instruction_fields(self._program, queue.engine)
-        placeholders = queue.table.placeholder.tolist()
-        for words, data, number in zip(cells, fields, placeholders, strict=True):
+        for words, data, row in zip(cells, fields, queue.table, strict=True):
+            number = row.placeholder
             if number == IDLE:
-                yield ListedRow(words, data)
+                yield ListedRow(words, data, tuple(fused_cells(self._program, row)))
                 continue
             pc, _, _, wait, _, *rest, comment = words
             algorithms = self._executable.lowered[number].name

@@ -9,6 +9,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.rules import (
     contents,
     control,
+    fusions,
     memory,
     numbers,
     placeholders,
@@ -19,11 +20,12 @@ from ncc_runtime.neff.rules import (
 from ncc_runtime.neff.rules.rule import Rule
 
 STAGES: tuple[tuple[Rule, ...], ...] = (
-    (*numbers.RULES, regions.values_are_defined),
+    (*numbers.RULES, regions.values_are_defined, fusions.values_are_defined),
     (
         *memory.RULES,
         *types.RULES,
         *regions.RULES,
+        *fusions.RULES,
         *control.RULES,
         *semaphores.RULES,
         *placeholders.RULES,

@@ -28,12 +28,12 @@ from ncc_runtime.neff.program import BufferKind, Program
 from ncc_runtime.neff.whole_file import write_whole
 
 HEADER_BYTES = 1024
-NEFF_VERSION = (1, 5)
+NEFF_VERSION = (1, 6)
 FEATURES = {0: "coalesced-cc", 1: "cc-streams", 2: "elided-constants"}
 """Feature bits this version reads, by bit number; a file sets those that it uses."""
 
 _PKG_VERSION = 1  # 1: both hashes are SHA-256
-_BUILD_VERSION = b"ncc neff 1.5"
+_BUILD_VERSION = b"ncc neff 1.6"
 _NAME_BYTES = 256
 _DIGEST_BYTES = 32
 _PAD_AT = 556

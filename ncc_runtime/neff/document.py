@@ -21,6 +21,7 @@ from ncc_runtime.neff.program import (
     Buffer,
     BufferId,
     BufferKind,
+    Fusion,
     Origin,
     Program,
     Region,
@@ -112,6 +113,7 @@ class Definition:
     results: tuple[ArrayInfo, ...]
     shardings: tuple[Sharding, ...]
     aliases: tuple[tuple[int, int], ...]
+    fusions: tuple[Fusion, ...]
     engines: tuple[EngineFile, ...]
 
 
@@ -180,6 +182,7 @@ def _definition(program: Program) -> Definition:
         results=program.results,
         shardings=program.shardings,
         aliases=program.aliases,
+        fusions=program.fusions,
         engines=tuple(
             EngineFile(
                 engine, _engine_file(engine), len(table), len(table.tensors), table.opcode_names
@@ -232,6 +235,7 @@ def _program(definition: Definition, files: Mapping[str, bytes]) -> Program:
         results=definition.results,
         shardings=definition.shardings,
         aliases=definition.aliases,
+        fusions=definition.fusions,
     )
 
 

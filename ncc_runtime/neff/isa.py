@@ -41,6 +41,7 @@ class Shape(enum.Enum):
     CONTRACT = "contract"  # sums over an index
     FOLD = "fold"  # folds dimensions with a region
     METHOD = "method"  # a whole numerical method on an array
+    FUSED = "fused"  # several operations at once, through SBUF
     CONTROL = "control"  # touches no tensor
 
 
@@ -82,6 +83,7 @@ _SCATTER = (
 
 PTC2 = "ptc2"
 WAIT = "wait"
+FUSION = "fusion"
 LOOP, TEST, CASE, END = "loop", "test", "case", "end"
 
 OPCODES: dict[str, OpcodeDef] = {
@@ -146,6 +148,7 @@ OPCODES: dict[str, OpcodeDef] = {
         ),
         OpcodeDef("lapack", Shape.METHOD, -1, ("routine",), tuple(sorted(OPTIONS)), results=-1),
         OpcodeDef("rng-bit-generator", Shape.METHOD, 1, ("algorithm",), results=2),
+        OpcodeDef(FUSION, Shape.FUSED, -1, ("fusion",), results=-1),
         OpcodeDef(PTC2, Shape.CONTROL, -1),
         OpcodeDef(WAIT, Shape.CONTROL, 0),
         OpcodeDef(LOOP, Shape.CONTROL, 0, ("block",)),
@@ -156,7 +159,8 @@ OPCODES: dict[str, OpcodeDef] = {
 }
 """Every opcode by name, in the order of the instruction-set document.
 
-`reduce` takes n arrays, then n initial values, and writes n results. `ptc2`
+`reduce` takes n arrays, then n initial values, and writes n results. `fusion` names a row of
+Program.fusions and does what that says. `ptc2`
 (PseudoTriggerCollective2) names a placeholder. `wait` (EVENT_SEMAPHORE) only holds its queue
 until a semaphore has a value.
 

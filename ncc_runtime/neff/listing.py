@@ -1,9 +1,9 @@
 """The listing of a program: what `nccc list` prints and `listing_parse` reads back.
 
 A row is words between blanks, in columns that are aligned. Ids say what they number: b buffers,
-t tensors, s shardings, r regions, v values of a region, p placeholders, k blocks, # attributes,
-@ origins. What follows `;` is derived and not read, and neither is the indentation inside blocks.
-Scalar constants have one spelling, which both sides share.
+t tensors, s shardings, r regions, f fusions, v values of a region or fusion, p placeholders,
+k blocks, # attributes, @ origins. What follows `;` is derived and not read, and neither is the
+indentation inside blocks. Scalar constants have one spelling, which both sides share.
 """
 
 import itertools
@@ -24,8 +24,11 @@ from ncc_runtime.neff.program import (
     AttributeValue,
     Block,
     BlockKind,
+    FusedInstr,
+    Fusion,
     Program,
     Tensor,
+    ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import ExplicitGroups
@@ -84,6 +87,7 @@ def print_program(program: Program, constants: bool = True) -> str:
         ("semaphores", _semaphores(program)),
         ("attributes", ([f"#{n}", _pairs(row)] for n, row in enumerate(program.attributes))),
         ("regions", _regions(program)),
+        ("fusions", _fusions(program)),
         ("placeholders", (_placeholder(n, row) for n, row in enumerate(program.placeholders))),
         (
             "origins",
@@ -181,9 +185,81 @@ def _regions(program: Program) -> Iterator[Cells]:
         results = f"gives {_ids('v', region.results)}"
         yield [f"r{number}", _name(region.name), parameters, results]
         for value, row in enumerate(region.body, start=len(region.parameters)):
-            constant = json.dumps(row.constant) if row.constant is not None else ""
-            details = (_ids("v", row.operands), constant, _pairs(row.attributes))
+            details = (_ids("v", row.operands), _constant(row.constant), _pairs(row.attributes))
             yield [f"  v{value}", row.opcode, row.dtype.value, " ".join(filter(None, details))]
+
+
+def _fusions(program: Program) -> Iterator[Cells]:
+    for number, fusion in enumerate(program.fusions):
+        parameters = _types(fusion.values[: fusion.parameters])
+        yield [f"f{number}", _name(fusion.name), parameters, f"gives {_ids('v', fusion.results)}"]
+        for row in fusion.body:
+            details = (_ids("v", row.operands), _constant(row.constant))
+            yield [
+                f"  {_ids('v', row.results)}",
+                row.opcode,
+                _types(_known_types(fusion, row)),
+                " ".join(filter(None, details)),
+                f"@{row.origin}" if row.origin != NONE else "",
+                _pairs(row.attributes),
+                _noted(_origin_words(program, row.origin)),
+            ]
+
+
+def _types(kinds: Iterable[ValueType]) -> str:
+    return ", ".join(kind.type_text for kind in kinds)
+
+
+def _known_types(fusion: Fusion, row: FusedInstr) -> Iterator[ValueType]:
+    """The types of a row's results, also of a program that no rule has seen."""
+    return (fusion.values[value] for value in row.results if 0 <= value < len(fusion.values))
+
+
+def _constant(spelling: str | None) -> str:
+    return json.dumps(spelling) if spelling is not None else ""
+
+
+def fused_cells(program: Program, instr: Instr) -> Iterator[Cells]:
+    """The rows of an instruction's fusion, if it has one, in the columns of `queue_cells`.
+
+    Values that are operands or results of the instruction have the names of these tensors.
+    """
+    fusion = program.fusion_of(instr)
+    if fusion is None:
+        return
+    name = {value: f"v{value}" for value in range(len(fusion.values))}
+    name |= {value: f"t{tensor}" for value, tensor in enumerate(instr.operands)}
+    name |= {v: f"t{t}" for v, t in zip(fusion.results, instr.results, strict=True)}
+    for row in fusion.body:
+        words = [", ".join(name[value] for value in row.results), "="]
+        words += [", ".join(name[value] for value in row.operands), _constant(row.constant)]
+        notes = [kind.type_text for kind in fusion.types(row.results)]
+        notes += [_pairs(row.attributes), *_origin_words(program, row.origin)]
+        yield [
+            "",
+            f"  {row.opcode}",
+            " ".join(filter(None, words)),
+            *("", ""),
+            f"@{row.origin}" if row.origin != NONE else "",
+            "",
+            _noted(notes),
+        ]
+
+
+def _fused_fields(program: Program, fusion: Fusion) -> Iterator[dict[str, Any]]:
+    """The rows of a fusion as data; values are numbers, parameters first."""
+    for row in fusion.body:
+        origin = program.origins[row.origin] if row.origin != NONE else None
+        yield {
+            "op": row.opcode,
+            "results": list(row.results),
+            "types": [kind.type_text for kind in fusion.types(row.results)],
+            "operands": list(row.operands),
+            "attributes": dict(row.attributes),
+            "constant": row.constant,
+            "node": origin and origin.node,
+            "source": origin and origin.place,
+        }
 
 
 def _placeholder(number: int, row: Placeholder) -> Cells:
@@ -254,6 +330,7 @@ def instruction_fields(program: Program, engine: Engine) -> Iterator[dict[str, A
         is_control = row.opcode in CONTROL and row.attribute in blocks
         origin = program.origins[row.origin] if row.origin != NONE else None
         has_attributes = row.attribute != NONE and not is_control
+        fusion = program.fusion_of(row)
         yield {
             "pc": pc,
             "op": row.opcode,
@@ -261,6 +338,7 @@ def instruction_fields(program: Program, engine: Engine) -> Iterator[dict[str, A
             "operands": list(row.operands),
             "attributes": dict(program.attributes[row.attribute]) if has_attributes else {},
             "block": blocks[row.attribute] if is_control else None,
+            "fused": list(_fused_fields(program, fusion)) if fusion else [],
             "placeholder": row.placeholder if row.placeholder != NONE else None,
             "wait": {"semaphore": program.semaphores[row.wait_sem].name, "value": row.wait_value}
             if wait
@@ -325,11 +403,23 @@ def _comment(program: Program, row: Instr) -> str:
         parts.append(_pairs(program.attributes[row.attribute]))
     if row.opcode == PTC2 and row.placeholder != NONE:
         parts.append(_summary(program.tensors, program.placeholders[row.placeholder]))
-    if row.origin != NONE:
-        origin = program.origins[row.origin]
-        parts += [json.dumps(text)[1:-1] for text in (origin.node, origin.place)]
-    parts = [part for part in parts if part]
-    return "; " + "  ".join(parts) if parts else ""
+    if fusion := program.fusion_of(row):
+        counts = Counter(fused.opcode for fused in fusion.body)
+        parts.append(" ".join(f"{n} {op}" if n > 1 else op for op, n in counts.items()))
+    return _noted([*parts, *_origin_words(program, row.origin)])
+
+
+def _origin_words(program: Program, number: int) -> list[str]:
+    if not 0 <= number < len(program.origins):
+        return []
+    origin = program.origins[number]
+    return [json.dumps(text)[1:-1] for text in (origin.node, origin.place)]
+
+
+def _noted(parts: Iterable[str]) -> str:
+    """A comment of these parts, nothing without any."""
+    text = "  ".join(part for part in parts if part)
+    return f"; {text}" if text else ""
 
 
 def _block_name(program: Program, row: Instr) -> str:

@@ -23,6 +23,8 @@ from ncc_runtime.neff.program import (
     Buffer,
     BufferId,
     BufferKind,
+    FusedInstr,
+    Fusion,
     Origin,
     Program,
     Region,
@@ -31,6 +33,7 @@ from ncc_runtime.neff.program import (
     Sharding,
     Tensor,
     TensorId,
+    ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups, parse_groups
@@ -135,6 +138,8 @@ _ATTRIBUTE = re.compile(
 )
 
 _TENSOR = re.compile(r"t(\d{1,20})", re.ASCII)
+_TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
+_REFERENCE = re.compile(r"[#pks@](\d{1,10})", re.ASCII)
 
 _Member = TypeVar("_Member", bound=enum.Enum)
 
@@ -170,6 +175,64 @@ def region_instr(row: ListingRow) -> RegionInstr:
     operands = row.ids("v")
     constant = row.name("value") if row.peek().startswith('"') else None
     return RegionInstr(opcode, operands, dtype, attributes(row), constant)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+def reference(row: ListingRow, prefix: str) -> int:
+    """The id behind `#`, `p`, `k`, `s` or `@` if the next word is one, else NONE."""
+    word = row.peek()
+    is_reference = word.startswith(prefix) and _REFERENCE.fullmatch(word) is not None
+    return int(row.match(_REFERENCE, "id")[1]) if is_reference else NONE
+
+
+@attrs.define
+class _FusionDraft:
+    """A fusion whose rows are read one after the other."""
+
+    name: str
+    values: list[ValueType]  # of the parameters, then of the rows so far
+    results: tuple[int, ...]
+    parameters: int = attrs.field(init=False)
+    body: list[FusedInstr] = attrs.field(factory=list)
+
+    @parameters.default
+    def _all_so_far(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def read(cls, row: ListingRow) -> "_FusionDraft":
+        """The head of a fusion, behind its id."""
+        name, kinds = row.name("name"), value_types(row)
+        row.keyword("gives")
+        return cls(name, kinds, row.ids("v"))
+
+    def append(self, row: ListingRow) -> None:
+        """One operation."""
+        results, opcode, kinds = row.ids("v"), row.word("opcode"), value_types(row)
+        operands = row.ids("v")
+        constant = row.name("value") if row.peek().startswith('"') else None
+        origin = reference(row, "@")
+        self.values += kinds
+        self.body.append(FusedInstr(opcode, results, operands, attributes(row), origin, constant))
+
+    def fusion(self) -> Fusion:
+        return Fusion(
+            self.name, tuple(self.values), self.parameters, tuple(self.body), self.results
+        )
+
+
+def value_types(row: ListingRow) -> list[ValueType]:
+    """A list such as `f32[2], s32[]`, possibly empty."""
+    kinds: list[ValueType] = []
+    more = True
+    while more and (match := _TYPE.fullmatch(row.peek().rstrip(","))):
+        more = row.word("type").endswith(",")
+        kinds.append(ValueType(DType(match[1]), numbers(match[2])))
+    return kinds
 
 
 def block(row: ListingRow) -> Block:
@@ -222,14 +285,12 @@ def _members(row: ListingRow) -> Groups:
 
 
 _HEX = re.compile(r"0x[0-9a-f]{1,16}")
-_TYPE = re.compile(r"(\w+)\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
 _PLACE = re.compile(r"b(\d{1,19})\+(\d{1,19})", re.ASCII)
 _BYTES = re.compile(r"(?:[0-9a-f]{2})+")
 _AWAITED = re.compile(r"(?P<name>.+)>=(?P<value>\d{1,10})")
 _LIST = re.compile(r"\[((?:\d{1,19}(?:,\d{1,19})*)?)\]", re.ASCII)
 _OUTPUT = re.compile(r"out(\d{1,10})", re.ASCII)
 _INPUT = re.compile(r"arg(\d{1,10})", re.ASCII)
-_REFERENCE = re.compile(r"[#pks@](\d{1,10})", re.ASCII)
 _COSTS = {"flops": "flops", "elements": "elements", "read": "bytes_in", "written": "bytes_out"}
 
 
@@ -272,6 +333,7 @@ class _ProgramDraft:
         self._attributes: list[Mapping[str, AttributeValue]] = []
         self._naming_rows: dict[int, int] = {}  # block → row of attributes
         self._regions: list[Region] = []
+        self._fusions: list[_FusionDraft] = []
         self._placeholders: list[Placeholder] = []
         self._origins: list[Origin] = []
         self._blocks: list[Block] = []
@@ -289,6 +351,7 @@ class _ProgramDraft:
             "semaphores": self._semaphore,
             "attributes": self._attribute,
             "regions": self._region,
+            "fusions": self._fusion,
             "placeholders": self._placeholder,
             "origins": self._origin,
             "blocks": self._block,
@@ -333,6 +396,7 @@ class _ProgramDraft:
             results=tuple(self._results),
             shardings=tuple(self._shardings),
             aliases=tuple(self._aliases),
+            fusions=tuple(draft.fusion() for draft in self._fusions),
         )
 
     def _program(self, row: ListingRow) -> None:
@@ -357,7 +421,7 @@ class _ProgramDraft:
         buffer, offset = map(int, row.match(_PLACE, "place such as b0+0").groups())
         name = row.name("name")
         self._tensors.append(
-            Tensor(name, BufferId(buffer), DType(dtype), _numbers(dimensions), offset)
+            Tensor(name, BufferId(buffer), DType(dtype), numbers(dimensions), offset)
         )
 
     def _input(self, row: ListingRow) -> None:
@@ -368,13 +432,13 @@ class _ProgramDraft:
         tiles = row.match(_LIST, "tiles such as [2,1]")[1]
         row.keyword("parts")
         parts = row.match(_LIST, "parts such as [0,1]")[1]
-        self._shardings.append(Sharding(_numbers(tiles), _numbers(parts)))
+        self._shardings.append(Sharding(numbers(tiles), numbers(parts)))
 
     def _array_info(self, row: ListingRow, infos: list[ArrayInfo]) -> None:
         row.keyword(str(len(infos)))
-        name, sharding = row.name("name"), _reference(row, "s")
+        name, sharding = row.name("name"), reference(row, "s")
         sizes = row.match(_LIST, "sizes such as [2,1]")[1] if row.accept("of") else None
-        shape = None if sizes is None else _numbers(sizes)
+        shape = None if sizes is None else numbers(sizes)
         infos.append(ArrayInfo(name, None if sharding == NONE else sharding, shape))
 
     def _output(self, row: ListingRow) -> None:
@@ -420,6 +484,13 @@ class _ProgramDraft:
         row.keyword("gives")
         self._regions.append(Region(name, tuple(parameters), (), row.ids("v")))
 
+    def _fusion(self, row: ListingRow) -> None:
+        if row.peek().startswith("v") and self._fusions:
+            self._fusions[-1].append(row)
+            return
+        row.numbered("f", len(self._fusions))
+        self._fusions.append(_FusionDraft.read(row))
+
     def _placeholder(self, row: ListingRow) -> None:
         row.numbered("p", len(self._placeholders))
         self._placeholders.append(placeholder(row))
@@ -438,9 +509,9 @@ class _ProgramDraft:
         opcode = row.word("opcode")
         results = row.ids("t")
         operands = row.ids("t") if row.accept("=") else ()
-        named = _reference(row, "k") if opcode in CONTROL else NONE
-        attribute = _reference(row, "#") if named == NONE else self._naming(row, named)
-        placeholder = _reference(row, "p")
+        named = reference(row, "k") if opcode in CONTROL else NONE
+        attribute = reference(row, "#") if named == NONE else self._naming(row, named)
+        placeholder = reference(row, "p")
         wait_sem, wait_value = self._awaited(row) if row.accept("wait") else (NONE, 0)
         post_sem = self._named(row, row.word("semaphore")) if row.accept("post") else NONE
         self._rows[self._engine].append(
@@ -453,7 +524,7 @@ class _ProgramDraft:
                 wait_sem=wait_sem,
                 wait_value=wait_value,
                 post_sem=post_sem,
-                origin=_reference(row, "@"),
+                origin=reference(row, "@"),
                 **{
                     cost: row.integer(word) if row.accept(word) else 0
                     for word, cost in _COSTS.items()
@@ -483,14 +554,3 @@ def _table(engine: Engine, rows: list[Instr]) -> InstrTable:
         return InstrTable.from_rows(rows)
     except OverflowError as error:
         raise NeffError(f"queue {engine.value}: {error}") from error
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number)
-
-
-def _reference(row: ListingRow, prefix: str) -> int:
-    """The id behind `#`, `p`, `k`, `s` or `@` if the next word is one, else NONE."""
-    word = row.peek()
-    is_reference = word.startswith(prefix) and _REFERENCE.fullmatch(word) is not None
-    return int(row.match(_REFERENCE, "id")[1]) if is_reference else NONE

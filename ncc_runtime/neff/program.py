@@ -6,15 +6,15 @@ Every rank runs the same program; what differs between ranks is data and, once p
 import enum
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NewType
 
 import attrs
 
-from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.isa import FUSION, Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.table import InstrTable
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 Rank = NewType("Rank", int)
 BufferId = NewType("BufferId", int)
@@ -66,15 +66,13 @@ class Buffer:
         return self.address + self.size_bytes
 
 
-@attrs.frozen
-class Tensor:
-    """A typed, dense, row-major view of a buffer, `offset` bytes into it."""
+class Typed:
+    """What has a dtype and a shape, and what follows from these."""
 
-    name: str
-    buffer: BufferId
+    __slots__ = ()
+
     dtype: DType
-    shape: tuple[int, ...] = attrs.field(validator=attrs.validators.deep_iterable(_COUNT))
-    offset: int = attrs.field(default=0, validator=_COUNT)
+    shape: tuple[int, ...]
 
     @property
     def elements(self) -> int:
@@ -90,6 +88,27 @@ class Tensor:
     def type_text(self) -> str:
         """Its type as HLO text writes it, such as `f32[16,4]`."""
         return f"{self.dtype.value}[{','.join(map(str, self.shape))}]"
+
+
+@attrs.frozen
+class Tensor(Typed):
+    """A typed, dense, row-major view of a buffer, `offset` bytes into it."""
+
+    name: str
+    buffer: BufferId
+    dtype: DType
+    shape: tuple[int, ...] = attrs.field(validator=attrs.validators.deep_iterable(_COUNT))
+    offset: int = attrs.field(default=0, validator=_COUNT)
+
+
+@attrs.frozen
+class ValueType(Typed):
+    """The type of a value that has no memory in HBM: one inside of a fusion or a region."""
+
+    dtype: DType
+    shape: tuple[int, ...] = attrs.field(
+        default=(), validator=attrs.validators.deep_iterable(_COUNT)
+    )
 
 
 @attrs.frozen
@@ -131,6 +150,40 @@ class Region:
         """The dtypes of its results."""
         dtypes = self.value_dtypes()
         return tuple(dtypes[value] for value in self.results)
+
+
+CONSTANT = "constant"
+"""The opcode of a row of a region or fusion that is a scalar written into it."""
+
+
+@attrs.frozen
+class FusedInstr:
+    """One operation of a fusion; operands and results are value numbers of the fusion."""
+
+    opcode: str  # of OPCODES, or CONSTANT
+    results: tuple[int, ...]
+    operands: tuple[int, ...] = ()
+    attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
+    origin: int = NONE  # row of Program.origins
+    constant: str | None = None  # spelling of the scalar, for opcode CONSTANT only
+
+
+@attrs.frozen
+class Fusion:
+    """Operations on arrays that one instruction performs through SBUF, tile by tile.
+
+    Only its parameters are read from HBM and only its results are written there.
+    """
+
+    name: str
+    values: tuple[ValueType, ...]  # by number: parameters, then results of the body in order
+    parameters: int = attrs.field(validator=_COUNT)  # how many of the values
+    body: tuple[FusedInstr, ...]
+    results: tuple[int, ...]  # values that the body computes, at least one
+
+    def types(self, values: Iterable[int]) -> tuple[ValueType, ...]:
+        """The types of values."""
+        return tuple(self.values[value] for value in values)
 
 
 class BlockKind(enum.Enum):
@@ -222,6 +275,7 @@ class Program:
     aliases: tuple[
         tuple[int, int], ...
     ] = ()  # output, and the input that takes it at the next step
+    fusions: tuple[Fusion, ...] = ()
 
     def parameter(self, number: int) -> ArrayInfo:
         """The name and sharding of an input, as far as they are known."""
@@ -266,6 +320,20 @@ class Program:
     def ranks(self) -> int:
         """Number of ranks: flattened (replica, partition) ids."""
         return self.replica_count * self.num_partitions
+
+    def fusion_of(self, instr: Instr) -> Fusion | None:
+        """The fusion that an instruction performs; None for others, and where it names none."""
+        if instr.opcode != FUSION or instr.attribute == NONE:
+            return None
+        number = self.attributes[instr.attribute].get("fusion")
+        if not isinstance(number, int) or not 0 <= number < len(self.fusions):
+            return None
+        return self.fusions[number]
+
+    def opcodes(self) -> frozenset[str]:
+        """All that its instructions do, also the rows of fusions."""
+        names = {name for table in self.queues.values() for name in table.opcode_names}
+        return frozenset(names.union(row.opcode for fusion in self.fusions for row in fusion.body))
 
     def row_bytes(self, placeholder: Placeholder) -> int:
         """Of a collective of variable size, bytes of one row of dimension 0."""

@@ -14,7 +14,15 @@ import numpy as np
 
 from ncc_runtime.errors import MismatchError
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import ArrayInfo, BufferId, Origin, Program, TensorId
+from ncc_runtime.neff.program import (
+    ArrayInfo,
+    AttributeValue,
+    BufferId,
+    FusedInstr,
+    Origin,
+    Program,
+    TensorId,
+)
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.table import NONE, InstrTable
 
@@ -154,6 +162,7 @@ def joined(
         constants={key: data for program in programs for key, data in program.constants.items()},
         regions=tuple(row for program in programs for row in program.regions),
         attributes=tuple(row for program in programs for row in program.attributes),
+        fusions=tuple(row for program in programs for row in program.fusions),
         semaphores=max((program.semaphores for program in programs), key=len),
         placeholders=tuple(_placeholder(stages, programs, by_stage) for by_stage in collectives),
         queues={},
@@ -196,6 +205,7 @@ class _Offsets:
     buffers: int = 0
     tensors: int = 0
     regions: int = 0
+    fusions: int = 0
     attributes: int = 0
     origins: int = 0
     blocks: int = 0
@@ -274,21 +284,32 @@ def _renumbered(program: Program, offset: _Offsets, joint: Mapping[int, int]) ->
             return info
         return attrs.evolve(info, sharding=info.sharding + offset.shardings)
 
-    shift = {"block": offset.blocks, **dict.fromkeys(REGIONS, offset.regions)}
-    attributes = (
-        {
+    shift = {
+        "block": offset.blocks,
+        "fusion": offset.fusions,
+        **dict.fromkeys(REGIONS, offset.regions),
+    }
+
+    def shifted(attributes: Mapping[str, AttributeValue]) -> Mapping[str, AttributeValue]:
+        return {
             name: value + shift[name] if name in shift and isinstance(value, int) else value
-            for name, value in row.items()
+            for name, value in attributes.items()
         }
-        for row in program.attributes
-    )
+
+    def fused(row: FusedInstr) -> FusedInstr:
+        origin = row.origin if row.origin == NONE else row.origin + offset.origins
+        return attrs.evolve(row, attributes=shifted(row.attributes), origin=origin)
+
     return attrs.evolve(
         program,
         tensors=tuple(tensors),
         inputs=tuple(TensorId(tensor + offset.tensors) for tensor in program.inputs),
         outputs=tuple(TensorId(tensor + offset.tensors) for tensor in program.outputs),
         constants={BufferId(key + offset.buffers): data for key, data in program.constants.items()},
-        attributes=tuple(attributes),
+        attributes=tuple(map(shifted, program.attributes)),
+        fusions=tuple(
+            attrs.evolve(fusion, body=tuple(map(fused, fusion.body))) for fusion in program.fusions
+        ),
         placeholders=tuple(placeholders),
         queues={engine: _table(table, offset, joint) for engine, table in program.queues.items()},
         blocks=tuple(
@@ -358,6 +379,7 @@ def _of_stage(
         buffers=joint.buffers,
         tensors=joint.tensors,
         regions=joint.regions,
+        fusions=joint.fusions,
         attributes=joint.attributes,
         placeholders=tuple(placeholders),
         origins=joint.origins,

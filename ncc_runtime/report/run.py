@@ -20,6 +20,7 @@ from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:
+    from ncc_runtime.report.rates import PerStep, Rates
     from ncc_runtime.report.timeline.marks import Mark
 
 
@@ -109,11 +110,26 @@ class Run:
 
         return as_html(self)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The object that `nccrt run --json` prints: times in microseconds, sizes in bytes."""
+    def as_dict(self, per_step: "str | int | PerStep | None" = None) -> dict[str, Any]:
+        """The object that `nccrt run --json` prints: times in microseconds, sizes in bytes.
+
+        `per_step` is as for `rates`.
+        """
         from ncc_runtime.report.summary import as_json
 
-        return as_json(self.executable, self, self.options, self.host_s, self.verdicts)
+        return as_json(self.executable, self, self.options, self.host_s, self.verdicts, per_step)
+
+    def rates(self, per_step: "str | int | PerStep | None" = None) -> "Rates | None":
+        """How often it would run in a second, and how much of the matrix engines' peak it uses.
+
+        `per_step` is what all ranks together do in one run: "8192 tokens", "32 sequences",
+        "4 steps"; a number alone is of tokens. InputError if it cannot be read. None without a
+        clock, and for a run that takes no time.
+        """
+        from ncc_runtime.report.rates import per_step_of, rates_of
+
+        done = per_step_of(per_step)
+        return None if self.trace is None else rates_of(self.trace, done)
 
     def write_trace(self, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> None:
         """Write the timeline for ui.perfetto.dev: `.pftrace`, or `.json` for Chrome, also `.gz`.

@@ -19,7 +19,7 @@ from ncc_runtime.report import collective_table, collectives, html, performance
 from ncc_runtime.report.collective_table import RowOrder
 from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
-from ncc_runtime.report.rates import rates_json, rates_lines, rates_of
+from ncc_runtime.report.rates import PerStep, rates_json, rates_lines, rates_of
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
 
 WIDTH = 120
@@ -31,13 +31,13 @@ def as_json(
     options: RunOptions,
     host_s: float,
     verdicts: Sequence[Verdict] = (),
-    tokens: int | None = None,
+    per_step: str | int | PerStep | None = None,
 ) -> dict[str, Any]:
     """The object that `nccrt run --json` prints; times in microseconds, sizes in bytes.
 
-    `tokens` are those of one run, on all ranks.
+    `per_step` is what all ranks together do in one run: `8192 tokens`.
     """
-    rates = None if run.trace is None else rates_of(run.trace, tokens)
+    rates = None if run.trace is None else rates_of(run.trace, per_step)
     program, has_stages = executable.program, len(executable.stages) > 1
     joined = collectives.by_id(collectives.joined(executable, run.collectives))
     return {
@@ -135,11 +135,11 @@ def as_text(
     order: RowOrder = RowOrder.PROGRAM,
     *,
     each: bool = False,
-    tokens: int | None = None,
+    per_step: str | int | PerStep | None = None,
 ) -> str:
     """The summary that `nccrt run` prints; with `each` every collective has a row of its own.
 
-    `tokens` are those of one run, on all ranks.
+    `per_step` is what all ranks together do in one run: `8192 tokens`.
     """
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
@@ -164,8 +164,8 @@ def as_text(
         spent = Performance(run.trace)
         for line in _time_lines(run):
             console.print(line)
-        if rates := rates_of(run.trace, tokens):
-            for line in rates_lines(rates, executable.ranks):
+        if rates := rates_of(run.trace, per_step):
+            for line in rates_lines(rates):
                 console.print(line, markup=False, soft_wrap=True)
         for line in performance.lines(spent):
             console.print(line, markup=False, soft_wrap=True)
@@ -196,7 +196,7 @@ def as_html(run: Run) -> str:
     if run.trace is not None:
         lines += _time_lines(run)
         if rates := rates_of(run.trace):
-            lines += rates_lines(rates, run.executable.ranks)
+            lines += rates_lines(rates)
         lines += performance.lines(Performance(run.trace))
     headings, *cells = collective_table.table_cells(run.collectives) if run.collectives else [()]
     program = run.executable.program

@@ -1,12 +1,14 @@
 """Steps and tokens in a second, and the part of the matrix engines' peak that is used."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 import ncc_compiler
 import ncc_runtime
-from ncc_runtime.report.rates import rates_json, rates_lines, rates_of
+from ncc_runtime.errors import InputError
+from ncc_runtime.report.rates import PerStep, rates_json, rates_lines, rates_of
 from tests.stage_programs import stage
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +25,10 @@ ENTRY e {{
 """
 
 
-def rates(hlo: str, tokens: int | None = None, topology: str = "trn2", **place):
+def rates(hlo: str, per_step: str | int | None = None, topology: str = "trn2", **place):
     model = ncc_runtime.load(ncc_compiler.compile_text(hlo), topology, **place)
     run = model.run(values=False, verify=False)
-    result = rates_of(run.trace, tokens)
+    result = rates_of(run.trace, per_step)
     assert result is not None
     return result, run.time_us / 1e6
 
@@ -41,9 +43,9 @@ def test_the_utilisation_is_flops_over_time_and_peak(dtype: str, lnc: int, peak:
     flops = 2 * 128 * 256 * 512
     assert result.flops == 2 * flops
     assert result.peak_flops_per_s == peak
-    assert result.utilisation == pytest.approx(flops / (seconds * peak))
+    assert result.model_flops_utilisation == pytest.approx(flops / (seconds * peak))
     assert result.steps_per_s == pytest.approx(1 / seconds)
-    assert result.tokens_per_s is None
+    assert result.per_s("tokens") is None
     assert rates_json(result)["peak_dtype"] == dtype
     assert "AWS Neuron SDK docs" in result.peak_source
 
@@ -64,8 +66,8 @@ def test_of_mixed_types_the_peak_is_that_of_most_flops_and_the_rest_is_named() -
         "bf16": 2 * large,
         "f32": 2 * small,
     }
-    assert result.utilisation == pytest.approx((large + small) / (seconds * 158e12))
-    _, line = rates_lines(result, 2)
+    assert result.model_flops_utilisation == pytest.approx((large + small) / (seconds * 158e12))
+    _, line = rates_lines(result)
     assert line.endswith("a rank, whose peak in bf16 is 158 Tflop/s; 5.9% of the flops are f32")
 
 
@@ -96,17 +98,131 @@ def test_products_in_a_loop_count_as_often_as_it_runs() -> None:
 
 
 def test_tokens_are_those_of_one_run() -> None:
-    result, seconds = rates(text("bf16"), tokens=4096)
-    assert result.tokens_per_s == pytest.approx(4096 / seconds)
-    assert next(rates_lines(result, 2)).endswith(f"{4096 / seconds:,.1f} tokens/s")
+    result, seconds = rates(text("bf16"), 4096)
+    assert result.per_s("tokens") == pytest.approx(4096 / seconds)
+    assert next(rates_lines(result)).endswith(f"{4096 / seconds:,.1f} tokens/s")
+
+
+@pytest.mark.parametrize(
+    ("words", "amount", "unit"),
+    [
+        ("8192 tokens", 8192, "tokens"),
+        ("8,192 tokens", 8192, "tokens"),
+        ("8_192", 8192, "tokens"),
+        (" 32  sequences ", 32, "sequences"),
+        ("1 step", 1, "steps"),
+        ("1 batch", 1, "batches"),
+        ("12 training images", 12, "training images"),
+    ],
+)
+def test_what_a_run_does_is_an_amount_of_a_plural_noun(words: str, amount: int, unit: str) -> None:
+    assert PerStep.parse(words) == PerStep(amount, unit)
+
+
+@pytest.mark.parametrize("words", ["", "tokens", "0 tokens", "-3 tokens", "1.5 tokens", "8 to/ks"])
+def test_anything_else_is_refused(words: str) -> None:
+    with pytest.raises(InputError, match=re.escape(repr(words))):
+        PerStep.parse(words)
+
+
+def test_of_any_unit_it_is_told_how_many_a_second() -> None:
+    result, seconds = rates(text("bf16"), "32 sequences")
+    assert result.per_s("sequences") == pytest.approx(32 / seconds)
+    assert rates_json(result)["per_step"] == {
+        "amount": 32,
+        "unit": "sequences",
+        "per_s": result.per_s("sequences"),
+    }
+    assert rates_json(result)["tokens_per_s"] is None
+    line = next(rates_lines(result))
+    assert "where one run is a step of 32 sequences, " in line
+    assert line.endswith(" sequences/s")
+
+
+def test_a_run_of_several_steps_counts_as_many() -> None:
+    result, seconds = rates(text("bf16"), "4 steps")
+    assert result.steps_per_s == pytest.approx(4 / seconds)
+    assert next(rates_lines(result)).endswith(" steps/s, where one run is 4 steps")
+
+
+def test_a_run_from_python_tells_its_rates() -> None:
+    run = ncc_runtime.load(ncc_compiler.compile_text(text("bf16"))).run(values=False, verify=False)
+    result = run.rates("64 tokens")
+    assert result is not None
+    assert result.as_dict() == run.as_dict("64 tokens")["rates"]
+    assert str(result).splitlines() == list(rates_lines(result))
+
+
+AGAIN = """HloModule again
+ENTRY e {
+ x = f32[8,16] parameter(0)
+ w = f32[16,32] parameter(1)
+ v = f32[16,32] parameter(2)
+ y = f32[8,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+ t = (f32[8,16], f32[8,32]) tuple(x, y)
+ b = (f32[8,16], f32[8,32]) opt-barrier(t)
+ c = f32[8,16] get-tuple-element(b), index=0
+ z = f32[8,32] dot(c, OTHER), lhs_contracting_dims={1}, rhs_contracting_dims={0}, metadata={NAME}
+ u = f32[8,32] get-tuple-element(b), index=1
+ ROOT r = f32[8,32] multiply(z, u)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "name", "is_repeated"),
+    [
+        ("w", "", True),
+        ("v", "", False),
+        ("v", 'op_name="jit(f)/checkpoint/rematted_computation/dot_general"', True),
+    ],
+)
+def test_what_is_computed_again_counts_for_the_hardware_only(
+    other: str, name: str, is_repeated: bool
+) -> None:
+    hlo = AGAIN.replace("OTHER", other).replace("NAME", name)
+    neff = ncc_compiler.compile_text(hlo, ncc_compiler.CompileOptions(level=0, ranks=1))
+    result = rates_of(ncc_runtime.load(neff).run(values=False, verify=False).trace)
+    assert result is not None
+    flops = 2 * 8 * 16 * 32
+    assert (result.flops, result.repeated_flops) == (2 * flops, flops * is_repeated)
+    model, hardware = result.model_flops_utilisation, result.hardware_flops_utilisation
+    assert hardware == pytest.approx(model * (1 + is_repeated))
+    assert ("hardware flops utilisation" in str(result)) == is_repeated
+
+
+def test_products_of_other_values_are_not_repeated_though_their_lines_are() -> None:
+    """A chain x -> x @ w -> (x @ w) @ w: the same line of the source, as in a loop over layers."""
+    line = 'metadata={source_file="model.py" source_line=3}'
+    dots = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    hlo = f"""HloModule chain
+ENTRY e {{
+ x = f32[8,8] parameter(0)
+ w = f32[8,8] parameter(1)
+ y = f32[8,8] dot(x, w), {dots}, {line}
+ ROOT z = f32[8,8] dot(y, w), {dots}, {line}
+}}
+"""
+    assert rates(hlo)[0].repeated_flops == 0
+
+
+def test_a_loops_state_is_another_value_at_every_turn() -> None:
+    hlo = LOOP.replace(
+        "ROOT t = (s32[], f32[8,8]) tuple(j, y)",
+        "q = f32[8,8] dot(y, x), lhs_contracting_dims={1}, rhs_contracting_dims={0}\n"
+        " ROOT t = (s32[], f32[8,8]) tuple(j, q)",
+    )
+    result = rates(hlo)[0]
+    assert result.flops == 2 * 2 * 5 * 2 * 8**3
+    assert result.repeated_flops == 0
 
 
 def test_without_matrix_products_there_is_no_utilisation() -> None:
     body = "x = f32[8] parameter(0)\n ROOT n = f32[8] negate(x)"
     hlo = f"HloModule n, replica_count=2\nENTRY e {{ {body} }}\n"
     result, _ = rates(hlo)
-    assert result.utilisation is None
-    assert len(list(rates_lines(result, 2))) == 1
+    assert result.model_flops_utilisation is None
+    assert len(list(rates_lines(result))) == 1
     found = rates_json(result)
     assert found["matrix_flops"] == 0
     assert found["peak_dtype"] is found["peak_flops_per_s_of_a_rank"] is None
@@ -146,7 +262,7 @@ def test_of_a_llama_step_the_flops_are_about_six_for_each_parameter_and_token() 
     parameters = 64 * sum(
         one.elements for one in sharded if len(one.shape) == 2 and one.dtype.is_float
     )
-    result = rates_of(run.trace, tokens=16 * 2048)
+    result = rates_of(run.trace, 16 * 2048)
     assert result is not None
     assert result.flops / (6 * parameters * 16 * 2048) == pytest.approx(1.05, abs=0.1)
     assert next(iter(result.flops_by_dtype)).value == "bf16"

@@ -45,7 +45,7 @@ class Devices:
         self._pool: ThreadPoolExecutor | None = None
         self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
         program = executable.program
-        if any("lapack" in queue.names() for queue in program.queues.values()):
+        if any("lapack" in stage.program.opcodes() for stage in executable.stages):
             # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
             import ncc_runtime.execution.values.kernels.linear_algebra  # noqa: F401
         self._views = [

@@ -304,7 +304,8 @@ def _is_in_place(
         [program.tensors[tensor] for tensor in tensors]
         for tensors in (instr.results, instr.operands)
     )
-    return may_overwrite(instr.opcode, results, operands, result, operand)
+    fusion = program.fusion_of(instr)
+    return may_overwrite(instr.opcode, results, operands, result, operand, fusion)
 
 
 RULES = (_what_is_read_was_written_last, _results_lie_on_operands_only_in_place)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from ncc_runtime.neff.program import Tensor
+from ncc_runtime.neff.program import Typed
 from ncc_runtime.neff.rules.signature import (
     Signature,
     dtype_differs,
@@ -28,7 +28,7 @@ def _exceeds(sizes: Shape, shape: Shape) -> bool:
     return not fit
 
 
-def _not_starts(operand: Tensor, starts: tuple[Tensor, ...]) -> Iterator[str]:
+def _not_starts(operand: Typed, starts: tuple[Typed, ...]) -> Iterator[str]:
     """Complain unless these are one integer for each dimension, or one vector of them."""
     rank = len(operand.shape)
     is_vector = len(starts) == 1 and starts[0].shape == (rank,)
@@ -70,8 +70,8 @@ def dynamic_update_slice(signature: Signature) -> Iterator[str]:
 class _Vectors:
     """Index vectors, and the dimensions of the operand that they and batches index."""
 
-    operand: Tensor
-    indices: Tensor
+    operand: Typed
+    indices: Typed
     vector_dim: int
     index_map: Shape
     dropped: Shape
@@ -113,7 +113,7 @@ class _Vectors:
                 yield f"batching dimensions {ours} and {theirs} differ in size"
 
 
-def _vectors(signature: Signature, indices: Tensor, keys: str) -> _Vectors:
+def _vectors(signature: Signature, indices: Typed, keys: str) -> _Vectors:
     index_map, dropped, batching, indices_batching = (
         signature.integers(key) for key in keys.split()
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ncc_runtime.neff.program import Tensor
+from ncc_runtime.neff.program import Typed
 from ncc_runtime.neff.rules.signature import Signature, dtype_differs, shape_differs
 from ncc_runtime.neff.rules.structural import folds, starts_differ
 from ncc_runtime.neff.shared.dtypes import DType
@@ -47,7 +47,7 @@ def cholesky(signature: Signature) -> Iterator[str]:
     yield from dtype_differs(result, operand.dtype)
 
 
-def _no_square(operand: Tensor) -> Iterator[str]:
+def _no_square(operand: Typed) -> Iterator[str]:
     if len(operand.shape) < 2 or operand.shape[-1] != operand.shape[-2]:
         yield f"{operand.type_text} does not end in a square"
     if not (operand.dtype.is_float or operand.dtype.is_complex):

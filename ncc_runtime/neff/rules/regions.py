@@ -6,13 +6,12 @@ import numpy as np
 
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.listing import scalar as scalar_value
-from ncc_runtime.neff.program import Program, Region, RegionInstr
+from ncc_runtime.neff.program import CONSTANT, Program, Region, RegionInstr
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.rules.signature import Signature, scalar
 from ncc_runtime.neff.rules.types import attribute_names, counts, type_breaches
 from ncc_runtime.neff.shared.dtypes import DType
 
-_CONSTANT = "constant"
 _SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
 
@@ -45,8 +44,8 @@ def _bodies_are_scalar(program: Program) -> Iterator[str]:
 
 
 def _breaches(region: Region, row: RegionInstr) -> Iterator[str]:
-    if row.opcode == _CONSTANT:
-        if row.operands or row.attributes or not _is_spelled(row.constant, row.dtype):
+    if row.opcode == CONSTANT:
+        if row.operands or row.attributes or not is_spelled(row.constant, row.dtype):
             yield f"{row.constant!r} is no {row.dtype.value} value"
         return
     if row.constant is not None:
@@ -65,7 +64,8 @@ def _breaches(region: Region, row: RegionInstr) -> Iterator[str]:
         yield from breaches(signature)
 
 
-def _is_spelled(text: str | None, dtype: DType) -> bool:
+def is_spelled(text: str | None, dtype: DType) -> bool:
+    """Whether a text is a scalar of the dtype."""
     if text is None or (dtype is DType.PRED and text not in ("true", "false")):
         return False
     try:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.program import AttributeValue, BufferId, Region, Tensor
+from ncc_runtime.neff.program import AttributeValue, Fusion, Region, Typed, ValueType
 from ncc_runtime.neff.shared.dtypes import DType
 
 
@@ -13,10 +13,11 @@ class Signature:
     """An opcode with its attributes and types; many instructions have equal ones."""
 
     opcode: str
-    results: tuple[Tensor, ...]
-    operands: tuple[Tensor, ...]
+    results: tuple[Typed, ...]
+    operands: tuple[Typed, ...]
     attributes: Mapping[str, AttributeValue] = attrs.field(factory=dict)
     regions: tuple[Region, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
 
     def integers(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers; rule neff-T2 has seen that it is there."""
@@ -37,18 +38,18 @@ class Signature:
         return value
 
 
-def scalar(dtype: DType) -> Tensor:
-    """A tensor without a buffer, for a value inside a region."""
-    return Tensor("", BufferId(0), dtype, ())
+def scalar(dtype: DType) -> ValueType:
+    """The type of a value inside a region."""
+    return ValueType(dtype)
 
 
-def shape_differs(result: Tensor, expected: tuple[int, ...]) -> Iterator[str]:
+def shape_differs(result: Typed, expected: tuple[int, ...]) -> Iterator[str]:
     """Complain if a result has another shape than its operands make it."""
     if result.shape != expected:
         yield f"result is {result.type_text}, operands make [{','.join(map(str, expected))}]"
 
 
-def dtype_differs(result: Tensor, expected: DType) -> Iterator[str]:
+def dtype_differs(result: Typed, expected: DType) -> Iterator[str]:
     """Complain if a result has another dtype than its operands make it."""
     if result.dtype is not expected:
         yield f"result is {result.type_text}, operands make {expected.value}"

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 
-from ncc_runtime.neff.program import Tensor
+from ncc_runtime.neff.program import Typed
 from ncc_runtime.neff.rules.signature import (
     Signature,
     dtype_differs,
@@ -195,7 +195,7 @@ def reduce(signature: Signature) -> Iterator[str]:
 
 
 def starts_differ(
-    signature: Signature, arrays: tuple[Tensor, ...], initial: tuple[Tensor, ...]
+    signature: Signature, arrays: tuple[Typed, ...], initial: tuple[Typed, ...]
 ) -> Iterator[str]:
     """Complain of results or initial values of other dtypes than the folded arrays."""
     for result, array, start in zip(signature.results, arrays, initial, strict=True):
@@ -216,3 +216,23 @@ def folds(
     if region.parameters != takes or region.result_dtypes() != gives:
         taken, given = (", ".join(dtype.value for dtype in dtypes) for dtypes in (takes, gives))
         yield f"region r{number} ({region.name}) does not fold ({taken}) into ({given})"
+
+
+def fusion(signature: Signature) -> Iterator[str]:
+    """Operands and results have the types of the fusion's parameters and results."""
+    number = signature.integer("fusion")
+    if not 0 <= number < len(signature.fusions):
+        yield f"fusion {number}, there are {len(signature.fusions)}"
+        return
+    fused = signature.fusions[number]
+    ends = (
+        ("operands", signature.operands, fused.types(range(fused.parameters))),
+        ("results", signature.results, fused.types(fused.results)),
+    )
+    for word, arrays, expected in ends:
+        given, needed = ([array.type_text for array in kinds] for kinds in (arrays, expected))
+        if given != needed:
+            yield (
+                f"{word} are {', '.join(given) or 'none'}, "
+                f"those of fusion f{number} {', '.join(needed) or 'none'}"
+            )

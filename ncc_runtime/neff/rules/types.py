@@ -26,6 +26,7 @@ ATTRIBUTE_KINDS: Mapping[str, type] = {
     "feature_groups": int,
     "fft_length": tuple,
     "fft_type": str,
+    "fusion": int,
     "high": tuple,
     "ihi": int,
     "ilo": int,
@@ -99,6 +100,7 @@ TYPE_RULES: Mapping[str, TypeRule] = {
     "sort": indexing.sort,
     "topk": indexing.topk,
     "fft": numeric.fft,
+    "fusion": structural.fusion,
     "imag": elementwise.part,
     "iota": structural.iota,
     "is-finite": elementwise.is_finite,
@@ -159,6 +161,7 @@ def _place(program: Program, engine: Engine, pc: int) -> _Place:
             tuple(program.tensors[tensor] for tensor in row.operands),
             program.attributes[row.attribute] if row.attribute != NONE else {},
             program.regions,
+            program.fusions,
         ),
     )
 

@@ -7,6 +7,7 @@ last axes and a dot is one whole GEMM per rank.
 
 import math
 
+import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
@@ -18,7 +19,9 @@ from ncc_runtime.execution.values.kernels.products import convolution, dot, ragg
 from ncc_runtime.execution.values.kernels.regions import evaluate, fold
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
-from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
+from ncc_runtime.neff.listing import scalar
+from ncc_runtime.neff.program import CONSTANT, Fusion
 
 
 def compute(call: KernelCall, operands: Arrays) -> Arrays:
@@ -39,8 +42,9 @@ def compute(call: KernelCall, operands: Arrays) -> Arrays:
 
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
-_MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD)
-"""Opcodes that leave NaNs alone; regions have made those that they compute canonical."""
+_MOVES = (Shape.MOVE, Shape.MAP, Shape.FOLD, Shape.FUSED)
+"""Opcodes that leave NaNs alone; regions and fusions have made those that they compute canonical.
+"""
 
 
 def _iota(call: KernelCall, _: Arrays) -> Arrays:
@@ -99,11 +103,75 @@ def _map(call: KernelCall, operands: Arrays) -> Arrays:
     return [np.broadcast_to(result, operands[0].shape) for result in results]
 
 
+_CHUNK_BYTES = 1 << 22
+"""A fusion is computed for so many ranks at a time that its largest value stays in a cache."""
+
+
+def _fusion(call: KernelCall, operands: Arrays) -> Arrays:
+    fusion = call.program.fusions[call.integer("fusion")]
+    ranks = len(call.ranks)
+    at_once = _CHUNK_BYTES // max(1, *(value.size_bytes for value in fusion.values)) or 1
+    if at_once >= ranks:
+        return _fused(fusion, call, operands)
+    results = [np.empty((ranks, *result.shape), result.dtype.numpy) for result in call.results]
+    for first in range(0, ranks, at_once):
+        rows = slice(first, first + at_once)
+        part = attrs.evolve(call, ranks=call.ranks[rows])
+        values = _fused(fusion, part, [operand[rows] for operand in operands])
+        for result, value in zip(results, values, strict=True):
+            result[rows] = value
+    return results
+
+
+def _fused(fusion: Fusion, call: KernelCall, operands: Arrays) -> Arrays:
+    """The rows of a fusion one after the other, each as an instruction of its own would do it.
+
+    So the bits are those of the same operations unfused.
+    """
+    last_use = {value: row for row, step in enumerate(fusion.body) for value in step.operands}
+    views = _read_in_any_layout(fusion)
+    values = dict(enumerate(operands))
+    for row, step in enumerate(fusion.body):
+        types = fusion.types(step.results)
+        if step.opcode == CONSTANT:
+            assert step.constant is not None, "a constant of a fusion has a value"
+            number = scalar(step.constant, types[0].dtype)
+            results = [np.full(len(call.ranks), number, types[0].dtype.numpy)]
+        else:
+            part = KernelCall(call.program, step.opcode, step.attributes, types, call.ranks)
+            results = compute(part, [values[operand] for operand in step.operands])
+        for value, kind, array in zip(step.results, types, results, strict=True):
+            typed = array.astype(kind.dtype.numpy, copy=False)
+            values[value] = typed if value in views else np.ascontiguousarray(typed)
+        for value in {*step.operands, *step.results}:
+            if last_use.get(value, row) == row and value not in fusion.results:
+                del values[value]
+    return [values[value] for value in fusion.results]
+
+
+_ANY_LAYOUT = frozenset(
+    {
+        *(name for name, row in OPCODES.items() if row.shape in _ELEMENTWISE),
+        *("broadcast", "reduce", "reshape"),
+    }
+)
+"""Opcodes whose results have the same bits however their operands lie in memory."""
+
+
+def _read_in_any_layout(fusion: Fusion) -> frozenset[int]:
+    """Values that need not be laid out row by row before they are read, such as broadcasts."""
+    needed = {
+        value for step in fusion.body if step.opcode not in _ANY_LAYOUT for value in step.operands
+    }
+    return frozenset(range(len(fusion.values))) - needed - set(fusion.results)
+
+
 KERNELS: dict[str, Kernel] = {
     "broadcast": _broadcast,
     "concatenate": _concatenate,
     "convolution": convolution,
     "dot": dot,
+    FUSION: _fusion,
     "ragged-dot": ragged_dot,
     "iota": _iota,
     "map": _map,

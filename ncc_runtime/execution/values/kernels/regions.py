@@ -7,7 +7,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonical_nans, keeps_bits
 from ncc_runtime.neff.listing import scalar
-from ncc_runtime.neff.program import Region
+from ncc_runtime.neff.program import CONSTANT, Region
 
 _SUMS = {"add": np.add, "multiply": np.multiply}
 
@@ -26,7 +26,7 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
             observed.update(step.operands)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
-        if step.opcode == "constant":
+        if step.opcode == CONSTANT:
             assert step.constant is not None, "a constant of a region has a value"
             values.append(np.broadcast_to(scalar(step.constant, step.dtype), shape))
         else:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.program import AttributeValue, Program, Region, Tensor
+from ncc_runtime.neff.program import AttributeValue, Program, Region, Typed
 
 
 @attrs.frozen(eq=False)
@@ -15,7 +15,7 @@ class KernelCall:
     program: Program
     opcode: str
     attributes: Mapping[str, AttributeValue]
-    results: tuple[Tensor, ...]
+    results: tuple[Typed, ...]
     ranks: np.ndarray  # (r,) int32
 
     def integers(self, name: str) -> tuple[int, ...]:
