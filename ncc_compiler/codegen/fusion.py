@@ -6,7 +6,7 @@ elsewhere, and become parameters behind those of the computation. Tuples cost no
 rows that move nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -31,7 +31,7 @@ from ncc_runtime.neff.program import (
 Values = tuple[int, ...]
 
 _FORWARDS = frozenset({"tuple", "opt-barrier", "optimization-barrier"})
-_FREE = frozenset({"bitcast", "broadcast", "constant", "reshape"})
+FREE_INSIDE = frozenset({"bitcast", "broadcast", "constant", "reshape"})
 """What engines read through other access patterns, and take no time for."""
 _READ_IN_PART = frozenset({"dynamic-slice", "gather"})
 
@@ -68,7 +68,7 @@ def fused_computation(
     return FusedComputation(
         LoweredFusion(fusion, tuple(rows.origins)),
         rows.constants,
-        _engine_of(rows),
+        busiest_engine(elements_by_engine(rows.work)),
         _costs_of(computation, rows, results),
     )
 
@@ -114,7 +114,7 @@ class _Rows:
             case _:
                 selected = selected_instr(self._module, node, self._regions)
                 values = self._row(node, selected.opcode, operands, selected.attributes)
-                if node.op not in _FREE:
+                if node.op not in FREE_INSIDE:
                     cost = costs(node, self._arrays(values), self._arrays(operands))
                     self.work.append((selected.engine, cost))
         self._values[position] = values
@@ -170,15 +170,19 @@ def _fits_into_row(node: Node) -> bool:
     return scalar(spelling(node), node.array.dtype).tobytes() == value.tobytes()
 
 
-def _engine_of(rows: _Rows) -> Engine:
+def elements_by_engine(work: Iterable[tuple[Engine, InstructionCosts]]) -> dict[Engine, int]:
+    """The elements that each engine walks over that takes part."""
+    elements: dict[Engine, int] = {}
+    for engine, cost in work:
+        elements[engine] = elements.get(engine, 0) + cost.elements
+    return elements
+
+
+def busiest_engine(elements: Mapping[Engine, int]) -> Engine:
     """The engine that works longest: products on the Tensor engine take more than all else."""
-    engines = {engine for engine, _ in rows.work}
-    if Engine.TENSOR in engines:
+    if Engine.TENSOR in elements:
         return Engine.TENSOR
-    elements = dict.fromkeys(Engine, 0)
-    for engine, cost in rows.work:
-        elements[engine] += cost.elements
-    is_scalar = 2 * elements[Engine.SCALAR] > sum(elements.values())
+    is_scalar = 2 * elements.get(Engine.SCALAR, 0) > sum(elements.values())
     return Engine.SCALAR if is_scalar else Engine.VECTOR
 
 

@@ -31,11 +31,9 @@ from ncc_compiler.ir.graph import (
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.options import FUSE_LIMIT_NODES
 from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of, splat
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unused_name
-
-FUSION = "fusion"
 
 
 @attrs.frozen
@@ -48,7 +46,7 @@ class Fuse(Pass):
 
     name: ClassVar[str] = "fuse"
 
-    enabled: int = 0
+    enabled: int = 1
     limit_nodes: int = FUSE_LIMIT_NODES
 
     def run(self, module: Module) -> Module:
