@@ -64,7 +64,7 @@ class FuseAttention(Pass):
 
     name: ClassVar[str] = "fuse-attention"
 
-    enabled: int = 0
+    enabled: int = 1
 
     def run(self, module: Module) -> Module:
         if not self.enabled:
