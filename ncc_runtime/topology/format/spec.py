@@ -146,6 +146,7 @@ _OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
+    "timing.launch_ps": ValueKind.DELAY,
 }
 _WIRING = {
     "fabric.dims": ValueKind.COUNTS,
