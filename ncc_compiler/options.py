@@ -11,6 +11,9 @@ FOLD_LIMIT_BYTES = 64 * 1024
 INLINE_LIMIT_NODES = 2_000_000
 """Calls that would expand to more nodes than this are refused."""
 
+FUSE_LIMIT_NODES = 512
+"""Operations of one fused instruction, at most."""
+
 BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 """Buckets of collectives hold at most this; a larger collective stays alone."""
 

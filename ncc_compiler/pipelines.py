@@ -8,6 +8,7 @@ from ncc_compiler.options import CompileOptions, LateGradients
 from ncc_compiler.overlap.assign_streams import AssignStreams
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.fuse import Fuse
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
@@ -48,6 +49,7 @@ STANDARD: Sequence[Pass] = (
     ExpandCollectives(),
     Simplify(),
     RemoveDeadCode(),
+    Fuse(),
 )
 
 # In addition, what lets collectives run beside compute.
@@ -70,6 +72,7 @@ THOROUGH: Sequence[Pass] = (
     CommonSubexpressions(),
     Simplify(),
     RemoveDeadCode(),
+    Fuse(),
     # collectives beside compute
     AssignStreams(),
     Bucket(),

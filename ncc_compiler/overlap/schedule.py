@@ -312,7 +312,7 @@ class Schedule(Pass):
         feeds: Sequence[bool],
     ) -> list[int]:
         """The positions of a computation's nodes in their new order."""
-        region_ids = _region_ids(body)
+        region_ids = region_ids_of(body)
         kept = (body.root,) if body.name == module.entry else ()
         ranges = live_ranges_of(body, region_ids, kept)
         shifted = shifted_starts(
@@ -372,7 +372,7 @@ def end_of(tasks: Sequence[Task], order: Sequence[int], speed: Speed) -> int:
     return max(ends, default=0)
 
 
-def _region_ids(body: Computation) -> list[int]:
+def region_ids_of(body: Computation) -> list[int]:
     """For each node the number of its region; a loop or branch is a region by itself."""
     ids, current = [], 0
     for node in body.nodes:

@@ -147,6 +147,11 @@ _OPTIONAL = {
     "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
     "timing.launch_ps": ValueKind.DELAY,
+    **{
+        f"engine.{name}.{factor}": ValueKind.COUNT
+        for name in ("Vector", "Scalar", "GpSimd")
+        for factor in ("narrow_factor", "narrow_pair_factor")
+    },
 }
 _WIRING = {
     "fabric.dims": ValueKind.COUNTS,

@@ -1,0 +1,573 @@
+"""Attention as one instruction: two products with a softmax between them, forward and backward.
+
+    q, k ─▶ dot ─▶ scale, mask ─▶ exponential ─▶ divide ─▶ dot ◀─ v
+             scores       └─▶ maximum ─┘   └─▶ sum ─┘ └▶ probabilities
+
+Scores and probabilities have an element for each query and key, so they are by far the largest
+arrays of a long sequence. One instruction holds a few rows of them in SBUF and never writes any.
+
+The pattern is found by what is computed, whatever its names, dimensions and layouts are. It starts
+from an exponential whose sum over some dimensions (the *keys*) is computed. The products that lead
+there through elementwise operations are those of the scores; a product that contracts the keys of
+something made of the scores alone is the forward result. All on the paths between is one cluster.
+
+**Backward** are the other products of what is made of the scores: those that contract the queries
+(gradients of keys and values), and those that also depend on another product of the scores' size
+(the gradient of the probabilities). They are one cluster with the paths between them. What the
+forward cluster would have to write for them with an element for each query and key, they compute
+again: by the same operations on the same values, so to the same bits. What has no keys, such as
+maxima and sums of rows, is a result of the forward cluster.
+
+A pattern stays as it is where its rows do not fit SBUF (`tiles.py`), where a path leaves a cluster
+and comes back, or where computing again would read more than it saves. FlashAttention (Dao et al.,
+NeurIPS 2022) divides the work in the same way, but rescales rows as they come.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar
+
+import attrs
+
+from ncc_compiler.ir.collectives import reduction_of
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
+from ncc_compiler.ir.types import ArrayType
+from ncc_compiler.overlap.analyses import live_ranges_of
+from ncc_compiler.overlap.clusters import Cluster, Clustering, Role, roles_of
+from ncc_compiler.overlap.fuse import fused, running_computations
+from ncc_compiler.overlap.order_constraints import anti_dependences
+from ncc_compiler.overlap.schedule import region_ids_of
+from ncc_compiler.overlap.tiles import fits, tiling
+from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_runtime.neff.shared.reductions import Reduction
+
+_MOST_NODES = 400
+"""Nodes that one pattern may have; a search that meets more gives up."""
+
+_MOST_COPIED = 16
+"""Nodes that are computed once more rather than read, for one operand."""
+
+_MUCH = 8
+"""What is made of arrays that are so many times smaller is computed rather than read."""
+
+_COMPUTED = (Role.FUSED, Role.COPIED, Role.VIEW)
+_LAYOUTS = frozenset({"convert", "reshape", "bitcast", "transpose"})
+
+
+@attrs.frozen
+class FuseAttention(Pass):
+    """Patterns become fusions of kind kCustom, one forward and one backward.
+
+    Those that would wait for themselves, directly or through others, stay as they are. A
+    computation that has fusions has been through and stays, too.
+    """
+
+    name: ClassVar[str] = "fuse-attention"
+
+    enabled: int = 1
+
+    def run(self, module: Module) -> Module:
+        if not self.enabled:
+            return module
+        running = running_computations(module)
+        computations: dict[str, Computation] = {}
+        for name, body in module.computations.items():  # callees stay before their callers
+            if name in running and not any(node.op == "fusion" for node in body.nodes):
+                body = _with_attention_fused(module, body, computations)
+            computations[name] = body
+        return attrs.evolve(module, computations=computations)
+
+
+def _with_attention_fused(
+    module: Module, body: Computation, computations: dict[str, Computation]
+) -> Computation:
+    """The computation with its patterns as fusions, whose computations are added."""
+    if not any(node.op == "exponential" for node in body.nodes):
+        return body
+    attentions = list(_Patterns(_Graph(module, body)).attentions())
+    while attentions:
+        new_body, cores = _Recomputing(body, attentions).run()
+        sets = _Clusters(_Graph(module, new_body), cores).sets()
+        anti = anti_dependences(new_body, live_ranges_of(new_body, region_ids_of(new_body)))
+        stuck = _in_cycles(new_body, sets, anti)
+        if not stuck:
+            clustering = _clustering(new_body, sets, anti)
+            return fused(new_body, clustering, dict(module.computations), computations)
+        numbers = [k // 2 for k, core in enumerate(cores) if core]  # of each cluster's pattern
+        bad = {numbers[k] for k in stuck}
+        attentions = [found for k, found in enumerate(attentions) if k not in bad]
+    return body
+
+
+@attrs.frozen
+class Attention:
+    """A pattern in a computation, by positions of nodes."""
+
+    forward: frozenset[int]  # empty where only the gradient is computed from these scores
+    backward: frozenset[int]  # without what it computes again; empty without gradients
+    again: frozenset[int]  # of the forward nodes: those that the backward cluster computes again
+
+
+class _Graph:
+    """A computation, and what may be done with its nodes."""
+
+    def __init__(self, module: Module, body: Computation) -> None:
+        self.module = module
+        self.body = body
+        self.nodes = body.nodes
+        self.users = users_of(body)
+        self.roles = roles_of(module, body)
+
+    def is_product(self, position: int) -> bool:
+        return self.nodes[position].op == "dot"
+
+    def is_inner(self, position: int) -> bool:
+        """Whether a node may stand between two products of a pattern."""
+        role = self.roles[position]
+        return role in _COMPUTED or self.nodes[position].op == "transpose"
+
+    def is_scalar(self, position: int) -> bool:
+        """Whether a value is the same number in all elements, and known."""
+        while self.nodes[position].op == "broadcast":
+            (position,) = self.nodes[position].operands
+        return self.roles[position] is Role.CONSTANT
+
+    def changes(self, position: int) -> bool:
+        """Whether a node computes elements or moves them, one by one."""
+        op = self.nodes[position].op
+        is_elementwise = self.roles[position] is Role.FUSED and op != "reduce"
+        return is_elementwise or op in ("transpose", "convert")
+
+    def copied(self, members: set[int], taken: Collection[int], heads: bool = True) -> set[int]:
+        """What members read, but rather compute themselves.
+
+        That is what costs next to nothing, and with `heads` what only changes an operand of a
+        product. Nothing of `taken`, the members of all clusters, has copies.
+        """
+        copies: set[int] = set()
+        if heads:
+            copies |= self._heads(members, taken)
+        pending = {operand for p in members | copies for operand in self.nodes[p].operands}
+        pending -= members | copies
+        while pending:
+            chain = self._cheap(pending.pop(), taken)
+            copies |= chain
+            read = {operand for position in chain for operand in self.nodes[position].operands}
+            pending |= read - copies - members
+        return copies
+
+    def _heads(self, cluster: set[int], taken: Collection[int]) -> set[int]:
+        """What only changes an operand of a product: its type, layout or scale."""
+        heads: set[int] = set()
+        pending = [
+            operand
+            for position in cluster
+            if self.is_product(position)
+            for operand in self.nodes[position].operands
+        ]
+        while pending:
+            position = pending.pop()
+            if position not in cluster | heads and self._is_head(position, taken):
+                heads.add(position)
+                pending += self.nodes[position].operands
+        return heads
+
+    def _is_head(self, position: int, taken: Collection[int]) -> bool:
+        """Whether a value is made of one array that is smaller, or of that size and else unread."""
+        node = self.nodes[position]
+        if position in taken or not self.changes(position):
+            return False
+        sources = [operand for operand in node.operands if not self.is_scalar(operand)]
+        if len(sources) != 1:
+            return False
+        size = self.nodes[sources[0]].array.size_bytes
+        is_ours = all(user in taken for user in self.users[position])
+        is_unread = is_ours and position != self.body.root
+        return size < node.array.size_bytes or (is_unread and size == node.array.size_bytes)
+
+    def _cheap(self, position: int, taken: Collection[int]) -> set[int]:
+        """The nodes that make a value of much smaller ones; none if it is made otherwise."""
+        if not isinstance(self.nodes[position].type, ArrayType):
+            return set()
+        size = self.nodes[position].array.size_bytes
+        chain, pending = {position}, [position]
+        while pending:
+            current = pending.pop()
+            if self.roles[current] is Role.CONSTANT:
+                continue
+            is_computed = self.roles[current] in _COMPUTED
+            if not is_computed or self.nodes[current].op == "reduce" or current in taken:
+                return set()
+            for operand in set(self.nodes[current].operands) - chain:
+                is_constant = self.roles[operand] is Role.CONSTANT
+                if is_constant or self.nodes[operand].array.size_bytes * _MUCH > size:
+                    chain.add(operand)
+                    pending.append(operand)
+            if len(chain) > _MOST_COPIED:
+                return set()
+        return chain
+
+
+class _Patterns:
+    """The search for patterns in a computation."""
+
+    def __init__(self, graph: _Graph) -> None:
+        self._graph = graph
+        self._body = graph.body
+        self._nodes = graph.nodes
+        self._users = graph.users
+        self._regions = region_ids_of(graph.body)
+
+    def attentions(self) -> Iterator[Attention]:
+        """Every pattern that is worth a cluster; no two have a node in common."""
+        taken: set[int] = set()
+        for position, node in enumerate(self._nodes):
+            if node.op != "exponential" or position in taken:
+                continue
+            found = self._at(position)
+            if found is not None and not taken & (found.forward | found.backward):
+                taken |= found.forward | found.backward
+                yield found
+
+    def _at(self, exponential: int) -> Attention | None:
+        """The pattern around an exponential."""
+        sums = self._sums(exponential)
+        if not sums:
+            return None
+        elements = self._nodes[exponential].array.elements
+        scores = self._products_of([exponential], elements)
+        made = self._behind(scores)
+        if not scores or made is None:
+            return None
+        sinks = sorted(
+            {user for p in made for user in self._users[p] if self._graph.is_product(user)}
+        )
+        everything = {*scores, *made, *sinks}
+        classes = tiling(self._body, everything).classes
+        keys = {
+            classes[self._inner_operand(total, made)][d]
+            for total in sums
+            for d in self._nodes[total].integers("dimensions")
+        }
+
+        def has_keys(position: int) -> bool:
+            shape = self._nodes[position].array.shape
+            return any(
+                kind in keys and size != 1
+                for kind, size in zip(classes[position], shape, strict=True)
+            )
+
+        forward_sinks, backward_sinks, others = [], [], set[int]()
+        for sink in sinks:
+            read = [operand for operand in self._nodes[sink].operands if operand in made]
+            gradients = self._products_of(read, elements) - scores
+            others |= gradients
+            if len(read) == 1 and not gradients and self._contracts(sink, read[0], keys, classes):
+                forward_sinks.append(sink)
+            else:
+                backward_sinks.append(sink)
+        forward = self._between(forward_sinks, scores | made)
+        if forward:
+            forward |= scores
+        made_of_others = self._behind(others)
+        if made_of_others is None:
+            return None
+        inside = scores | made | others | made_of_others
+        again: set[int] = set()
+        backward = set(backward_sinks)
+        pending = list(backward_sinks)
+        while pending:
+            for operand in self._nodes[pending.pop()].operands:
+                if operand not in inside or operand in again or operand in backward:
+                    continue
+                if operand in forward and not has_keys(operand):
+                    continue  # the forward cluster gives it
+                (again if operand in forward else backward).add(operand)
+                pending.append(operand)
+        found = Attention(frozenset(forward), frozenset(backward), frozenset(again))
+        return found if self._pays(found) else None
+
+    # Walks through what is fused
+
+    def _behind(self, starts: Iterable[int]) -> set[int] | None:
+        """What is made of these nodes without products; None if it is too much."""
+        found: set[int] = set()
+        pending = list(starts)
+        while pending:
+            for user in self._users[pending.pop()]:
+                if self._graph.is_inner(user) and user not in found:
+                    found.add(user)
+                    pending.append(user)
+            if len(found) > _MOST_NODES:
+                return None
+        return found
+
+    def _between(self, ends: Iterable[int], inside: Collection[int]) -> set[int]:
+        """These nodes, and those of `inside` that lead to them through others of it."""
+        found = set(ends)
+        pending = list(found)
+        while pending:
+            for operand in self._nodes[pending.pop()].operands:
+                if operand in inside and operand not in found:
+                    found.add(operand)
+                    pending.append(operand)
+        return found
+
+    def _products_of(self, starts: Iterable[int], elements: int) -> set[int]:
+        """Products with so many elements that lead to these nodes without other products."""
+        seen = set(starts)
+        pending = list(seen)
+        found: set[int] = set()
+        while pending and len(seen) <= _MOST_NODES:
+            position = pending.pop()
+            if self._graph.is_product(position):
+                if self._nodes[position].array.elements == elements:
+                    found.add(position)
+            elif self._graph.is_inner(position):
+                new = set(self._nodes[position].operands) - seen
+                seen |= new
+                pending += new
+        return found
+
+    def _sums(self, exponential: int) -> list[int]:
+        """Reductions by addition of an exponential, perhaps in another type or layout."""
+        found, pending = [], [exponential]
+        while pending:
+            for user in self._users[pending.pop()]:
+                node = self._nodes[user]
+                if node.op in _LAYOUTS and self._graph.is_inner(user):
+                    pending.append(user)
+                elif node.op == "reduce" and self._graph.is_inner(user):
+                    reduction = reduction_of(self._graph.module.computations[node.callee()])
+                    if reduction is Reduction.ADD:
+                        found.append(user)
+        return found
+
+    def _inner_operand(self, reduction: int, made: Collection[int]) -> int:
+        return next(operand for operand in self._nodes[reduction].operands if operand in made)
+
+    def _contracts(
+        self,
+        product: int,
+        operand: int,
+        keys: Collection[int],
+        classes: Mapping[int, Sequence[int]],
+    ) -> bool:
+        """Whether a product contracts keys, and nothing else, of an operand."""
+        node = self._nodes[product]
+        side = ("lhs", "rhs")[node.operands.index(NodeId(operand))]
+        shape = self._nodes[operand].array.shape
+        contracted = [
+            classes[operand][d] for d in node.integers(f"{side}_contracting_dims") if shape[d] != 1
+        ]
+        return bool(contracted) and all(kind in keys for kind in contracted)
+
+    # What pays
+
+    def _pays(self, found: Attention) -> bool:
+        """Whether the clusters fit, stay in one region, and read less than they save."""
+        if not found.forward and not found.again and len(found.backward) < 2:
+            return False
+        clusters = [found.forward, found.backward | found.again]
+        both = found.forward | found.backward
+        for cluster in filter(None, clusters):
+            if len({self._regions[position] for position in cluster}) > 1:
+                return False
+            versions = (self._graph.copied(set(cluster), both, heads) for heads in (True, False))
+            if not any(fits(self._body, cluster | copies) for copies in versions):
+                return False
+        written = {
+            operand
+            for position in found.backward
+            for operand in self._nodes[position].operands
+            if operand in found.again
+        }
+        read = {
+            operand
+            for position in found.again
+            if self._graph.is_product(position)
+            for operand in self._nodes[position].operands
+        }
+        return self._bytes(read) <= 2 * self._bytes(written)
+
+    def _bytes(self, positions: Iterable[int]) -> int:
+        return sum(self._nodes[position].array.size_bytes for position in positions)
+
+
+class _Recomputing:
+    """A computation with the nodes that backward clusters compute again as nodes of their own."""
+
+    def __init__(self, body: Computation, attentions: Sequence[Attention]) -> None:
+        self._body = body
+        self._rebuild = Rebuild(body)
+        self._of_backward = {p: k for k, each in enumerate(attentions) for p in each.backward}
+        self._copies: list[dict[int, NodeId]] = [{} for _ in attentions]
+        self._attentions = attentions
+
+    def run(self) -> tuple[Computation, list[set[int]]]:
+        """The new computation, and its clusters: forward and backward ones, in turn."""
+        rebuild = self._rebuild
+        for position, node in enumerate(self._body.nodes):
+            number = self._of_backward.get(position)
+            now = rebuild.rewired(node) if number is None else self._rewired(node, number)
+            rebuild.new_ids.append(rebuild.add(now))
+        clusters: list[set[int]] = []
+        for found, copies in zip(self._attentions, self._copies, strict=True):
+            clusters.append({int(rebuild.new_ids[position]) for position in found.forward})
+            backward = {int(rebuild.new_ids[position]) for position in found.backward}
+            clusters.append(backward.union(map(int, copies.values())))
+        return rebuild.finish(), clusters
+
+    def _rewired(self, node: Node, number: int) -> Node:
+        """A node of a backward cluster, which reads copies of what is computed again.
+
+        A copy stands right before its first reader, so it comes after what it reads.
+        """
+        again = self._attentions[number].again
+        new_ids = self._rebuild.new_ids
+        operands = tuple(
+            self._copy(operand, number) if operand in again else new_ids[operand]
+            for operand in node.operands
+        )
+        return attrs.evolve(node, operands=operands)
+
+    def _copy(self, position: int, number: int) -> NodeId:
+        copies = self._copies[number]
+        if position not in copies:
+            node = self._body.nodes[position]
+            again = self._rewired(node, number)
+            name = self._rebuild.fresh(f"{node.name}.again")
+            copies[position] = self._rebuild.add(attrs.evolve(again, name=name))
+        return copies[position]
+
+
+class _Clusters:
+    """The clusters of a computation, with what is computed on the way into them and out."""
+
+    def __init__(self, graph: _Graph, cores: Sequence[set[int]]) -> None:
+        self._graph = graph
+        self._nodes = graph.nodes
+        self._users = graph.users
+        self._root = graph.body.root
+        self._taken = {position for core in cores for position in core}
+        self._cores = cores
+
+    def sets(self) -> list[tuple[set[int], set[int]]]:
+        """Members and copies of every cluster."""
+        return [self._extended(core) for core in self._cores if core]
+
+    def _extended(self, core: set[int]) -> tuple[set[int], set[int]]:
+        """A core with as much around it as fits."""
+        tails = self._tails(core)
+        for members, heads in ((core | tails, True), (core, True), (core | tails, False)):
+            copies = self._graph.copied(members, self._taken, heads)
+            if fits(self._graph.body, members | copies):
+                self._taken |= members
+                return members, copies
+        return core, self._graph.copied(core, self._taken, heads=False)
+
+    def _tails(self, core: set[int]) -> set[int]:
+        """What only changes a result on its way out: its layout, scale, or type (not wider)."""
+        tails: set[int] = set()
+        for product in sorted(core):
+            if self._nodes[product].op != "dot":
+                continue
+            chain, position = list[int](), product
+            while len(self._users[position]) == 1 and position != self._root:
+                (user,) = self._users[position]
+                node = self._nodes[user]
+                if user in self._taken or not self._graph.changes(user):
+                    break
+                if node.array.elements != self._nodes[position].array.elements:
+                    break
+                others = (operand for operand in node.operands if operand != position)
+                if not all(self._graph.is_scalar(operand) for operand in others):
+                    break
+                chain.append(user)
+                position = user
+            size = self._nodes[product].array.size_bytes
+            while chain and self._nodes[chain[-1]].array.size_bytes > size:
+                chain.pop()
+            tails.update(chain)
+        return tails
+
+
+def _clustering(
+    body: Computation,
+    sets: Sequence[tuple[set[int], set[int]]],
+    anti: Mapping[int, Sequence[int]],
+) -> Clustering:
+    """Clusters of these members and copies; what nobody else reads does not stand by itself."""
+    inner = {position for members, _ in sets for position in members}
+    copied = {position for _, copies in sets for position in copies}
+    is_read = [False] * len(body.nodes)
+    is_read[body.root] = True
+    for members, copies in sets:
+        for position in members | copies:
+            for operand in body.nodes[position].operands:
+                if operand not in members and operand not in copies:
+                    is_read[operand] = True
+    stands = [False] * len(body.nodes)
+    for position in range(len(body.nodes) - 1, -1, -1):
+        if position not in inner and (is_read[position] or position not in copied):
+            stands[position] = True
+            for operand in body.nodes[position].operands:
+                is_read[operand] = True
+    clusters = [
+        Cluster(
+            tuple(sorted(members | copies)),
+            tuple(position for position in sorted(members) if is_read[position]),
+            max(members),
+            "kCustom",
+        )
+        for members, copies in sets
+    ]
+    return Clustering(tuple(clusters), tuple(stands), anti)
+
+
+def _in_cycles(
+    body: Computation,
+    sets: Sequence[tuple[set[int], set[int]]],
+    anti: Mapping[int, Sequence[int]],
+) -> set[int]:
+    """The numbers of clusters that wait for themselves, directly or through others.
+
+    What can run first is taken away, and then what nothing waits for, until nothing can (Kahn's
+    algorithm from both ends): what is left is on cycles, or between two of them.
+    """
+    nodes = body.nodes
+    home = list(range(len(nodes)))  # where a value is computed: a node, or behind them a cluster
+    for number, (members, _) in enumerate(sets, start=len(nodes)):
+        for position in members:
+            home[position] = number
+    places = {position: [place] for position, place in enumerate(home)}
+    before: list[set[int]] = [set() for _ in range(len(nodes) + len(sets))]
+    for position, node in enumerate(nodes):
+        if home[position] == position:
+            before[position] = {home[operand] for operand in node.operands}
+    for number, (members, copies) in enumerate(sets, start=len(nodes)):
+        for position in members | copies:
+            before[number] |= {home[p] for p in nodes[position].operands if p not in copies}
+        for position in copies:
+            places[position].append(number)
+    for position, others in anti.items():
+        for place in places[position]:
+            before[place].update(place for other in others for place in places[other])
+    for place, waited_for in enumerate(before):
+        waited_for.discard(place)
+    after: list[set[int]] = [set() for _ in before]
+    for place, waited_for in enumerate(before):
+        for other in waited_for:
+            after[other].add(place)
+    left = set(range(len(before)))
+    for edges, reverse in ((before, after), (after, before)):
+        missing = {place: len(edges[place] & left) for place in left}
+        ready = [place for place, count in missing.items() if not count]
+        while ready:
+            place = ready.pop()
+            left.discard(place)
+            for other in reverse[place] & left:
+                missing[other] -= 1
+                if not missing[other]:
+                    ready.append(other)
+    return {place - len(nodes) for place in left if place >= len(nodes)}

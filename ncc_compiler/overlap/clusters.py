@@ -1,0 +1,585 @@
+"""Which operations become one instruction: the clusters of the pass `fuse`.
+
+One walk from the last node to the first, each before what it reads. A node whose readers all lie in
+one cluster joins it. A node with other readers, too, joins as one more result, and clusters that
+read the same large value join each other. What costs next to nothing to compute (broadcasts, iotas,
+scalar constants, conversions of stored values to wider types) is copied into every cluster that
+reads it.
+
+**No cycle can come of it.** Nodes have ranks, a topological order in which what may be fused comes
+as early as it can. A cluster has the rank of its last node, and every edge between clusters leads
+to a greater rank: a node joins a cluster only if all its other readers have greater ranks than
+that. So one comparison decides, and no search is needed. A state that is updated in place counts
+its earlier readers as if the update read them (`anti_dependences`), so it stays in place.
+
+**No collective waits for more.** The nodes of a cluster depend on the same collectives; of a stored
+value (`_is_ahead`) a single operation may be computed later than it could. Nor does a collective
+wait for work of others: what leads to fewer collectives than a result does may only be a closing
+reduction of it, which costs little beside the value's own work.
+"""
+
+import enum
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_compiler.codegen.select import SELECTORS
+from ncc_compiler.ir.collectives import reduction_of
+from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.overlap.analyses import (
+    Bits,
+    ancestors_among,
+    descendants_among,
+    live_ranges_of,
+)
+from ncc_compiler.overlap.cost_model import HEAVY
+from ncc_compiler.overlap.order_constraints import anti_dependences
+from ncc_compiler.overlap.schedule import region_ids_of
+from ncc_compiler.passes.rebuild import users_of
+from ncc_runtime.neff.isa import OPCODES, Shape
+
+_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
+_VIEWS = frozenset({"reshape", "bitcast"})
+_NAMES = frozenset({"tuple", "get-tuple-element", "after-all"})
+_ELEMENTWISE = frozenset(
+    op
+    for op, selection in SELECTORS.items()
+    if op != "copy"
+    and OPCODES[selection.opcode].shape in (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+)
+
+
+_MOST_WHOLE_ELEMENTS = 192 * 1024 // 2 // (3 * 4)
+
+_MUCH = 64
+"""An array that is so many times smaller than another costs nothing beside it."""
+
+_MOST_AHEAD = 16
+"""Nodes of a cluster that could run before a collective that it waits for."""
+
+_MOST_MERGED = 16
+"""Clusters that are looked at for one shared value, so that the walk takes linear time."""
+
+_MOST_READERS = 256
+"""Clusters that more nodes read stay as they are, for the same reason."""
+
+
+class Role(enum.Enum):
+    """What the pass may do with a node."""
+
+    FUSED = enum.auto()  # in one cluster, perhaps as a result
+    COPIED = enum.auto()  # in every cluster that reads it, and by itself where others do
+    VIEW = enum.auto()  # copied too, but by itself it is no instruction
+    CONSTANT = enum.auto()  # a scalar, which instructions carry
+    NAME = enum.auto()  # by itself, and no instruction
+    OTHER = enum.auto()  # by itself
+
+
+_COPIES = frozenset({Role.COPIED, Role.VIEW, Role.CONSTANT})
+
+
+@attrs.frozen
+class Cluster:
+    """Nodes that become one instruction, by position and in order."""
+
+    nodes: tuple[int, ...]
+    results: tuple[int, ...]  # of these nodes: those that are read outside
+    at: int  # the node whose place the cluster takes
+    kind: str = ""  # of its fusion; if empty, its results say
+
+
+@attrs.frozen
+class Clustering:
+    """The clusters of a computation, and what stays by itself."""
+
+    clusters: tuple[Cluster, ...]
+    stands: tuple[bool, ...]  # by node
+    anti_dependences: Mapping[int, Sequence[int]]  # by node: others that stay before it
+
+
+def clusters_of(module: Module, body: Computation, limit_nodes: int) -> Clustering:
+    """The clusters of a computation that runs, of at most `limit_nodes` nodes each."""
+    walk = _Walk(module, body, limit_nodes)
+    walk.run()
+    return walk.clustering()
+
+
+def roles_of(module: Module, body: Computation) -> list[Role]:
+    """What may become of each node."""
+    used = {operand for node in body.nodes for operand in node.operands} | {body.root}
+    counters = _counters(body)
+    roles = []
+    for position, node in enumerate(body.nodes):
+        role = _role(module, body, node)
+        if role is Role.FUSED and (position not in used or position in counters):
+            role = Role.OTHER
+        roles.append(role)
+    return roles
+
+
+def _role(module: Module, body: Computation, node: Node) -> Role:
+    if node.op in _NAMES:
+        return Role.NAME
+    if not isinstance(node.type, ArrayType):
+        return Role.OTHER
+    if node.op == "constant":
+        if not node.has_value():
+            return Role.OTHER
+        if not node.type.shape:
+            return Role.CONSTANT
+        return Role.COPIED if splat(node) is not None else Role.OTHER
+    if node.op in ("broadcast", "iota"):
+        return Role.COPIED
+    if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op != "reduce":
+        return Role.OTHER
+    first = body.nodes[node.operands[0]]
+    if node.op in _VIEWS:
+        return Role.VIEW if first.array.dtype is node.type.dtype else Role.NAME
+    if node.op == "convert" and _is_stored(body, node.operands[0]):
+        widens = node.type.dtype.size_bytes > first.array.dtype.size_bytes
+        return Role.COPIED if widens else Role.FUSED
+    if node.op == "bitcast-convert" and first.array.shape != node.type.shape:
+        return Role.OTHER
+    if node.op == "reduce" and reduction_of(module.computations[node.callee()]) is None:
+        return Role.OTHER
+    return Role.FUSED
+
+
+def splat(node: Node) -> np.ndarray | None:
+    """The scalar that every element of a constant array is, bit for bit."""
+    array = node.literal().array
+    if not array.size:
+        return None
+    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return array.reshape(-1)[0] if bool((words == words[0]).all()) else None
+
+
+def _is_stored(body: Computation, position: int) -> bool:
+    """Whether a value is there from the start, in memory that it keeps: a parameter or its part."""
+    node = body.nodes[position]
+    if node.op == "get-tuple-element":
+        node = body.nodes[node.operands[0]]
+    return node.op in ("parameter", "constant")
+
+
+def _counters(body: Computation) -> frozenset[int]:
+    """What counts the iterations of a loop, for `codegen/trip_count.py` to recognise."""
+    root = body.nodes[body.root]
+    if not isinstance(root.type, TupleType):
+        return frozenset()
+    return frozenset(
+        operand
+        for operand in root.operands
+        if body.nodes[operand].op in ("add", "subtract")
+        and not body.nodes[operand].array.shape
+        and body.nodes[operand].array.dtype.is_integer
+        and any(_is_stored(body, source) for source in body.nodes[operand].operands)
+    )
+
+
+def fusion_ranks(
+    body: Computation,
+    roles: Sequence[Role],
+    region_ids: Sequence[int],
+    others_before: Mapping[int, Sequence[int]],
+) -> list[int]:
+    """Nodes in a topological order that takes what may be fused first, region by region."""
+    users: list[list[int]] = [[] for _ in body.nodes]
+    missing = [0] * len(body.nodes)
+    for position, node in enumerate(body.nodes):
+        for before in {*node.operands, *others_before.get(position, ())}:
+            users[before].append(position)
+            missing[position] += 1
+    keys = [
+        (region, _turn(node, role), position)
+        for position, (node, role, region) in enumerate(
+            zip(body.nodes, roles, region_ids, strict=True)
+        )
+    ]
+    ready = [key for key, count in zip(keys, missing, strict=True) if not count]
+    heapq.heapify(ready)
+    ranks = [0] * len(body.nodes)
+    rank = 0
+    while ready:
+        *_, position = heapq.heappop(ready)
+        ranks[position] = rank
+        rank += 1
+        for user in users[position]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, keys[user])
+    assert rank == len(body.nodes), "what stays before a node also comes after it"
+    return ranks
+
+
+def _turn(node: Node, role: Role) -> int:
+    """Smaller goes first."""
+    if role is not Role.OTHER or node.op in ("constant", "parameter"):
+        return 0
+    return 2 if node.op in HEAVY or OPS[node.op].collective else 1
+
+
+@attrs.define(eq=False)
+class _Open:
+    """A cluster that may still grow."""
+
+    last: int  # the node that it began with
+    rank: int  # of its last node, in the order of ranks
+    at: int  # the position of the node whose place it takes
+    region: int
+    before: Bits  # collectives and barriers that it depends on
+    leads_to: Bits  # collectives that depend on it
+    extent: int  # elements of its largest array
+    members: list[int]
+    copies: set[int] = attrs.field(factory=set)
+    readers: set[int] = attrs.field(factory=set)  # of its results
+    writers: set[int] = attrs.field(factory=set)  # what stays behind it
+    reduced: dict[object, int] = attrs.field(factory=dict)  # extents of all its reductions
+    whole: dict[object, int] = attrs.field(factory=dict)  # of those whose results it reads
+    is_closing: bool = True  # all results are those of reductions
+    ahead: int = 0  # nodes that wait for more collectives than alone
+
+
+class _Walk:
+    """Clusters in the making."""
+
+    def __init__(self, module: Module, body: Computation, limit_nodes: int) -> None:
+        self._body = body
+        self._limit_nodes = limit_nodes
+        count = len(body.nodes)
+        self._end = count  # a reader that stands for what reads the root
+        self._roles = roles_of(module, body)
+        self._regions = region_ids_of(body)
+        self._anti = anti_dependences(body, live_ranges_of(body, self._regions))
+        self._ranks = fusion_ranks(body, self._roles, self._regions, self._anti)
+        self._users = users_of(body)
+        self._writers: dict[int, list[int]] = {}  # of a state that a node reads
+        for writer, readers in self._anti.items():
+            for reader in readers:
+                self._writers.setdefault(reader, []).append(writer)
+        collectives = [p for p, node in enumerate(body.nodes) if OPS[node.op].collective]
+        barriers = [p for p, node in enumerate(body.nodes) if node.op in _BARRIERS]
+        self._before = ancestors_among(body, [*collectives, *barriers])
+        self._leads_to = descendants_among(body, collectives)
+        # How many heavy operations come before a node: in program order, in that of ranks.
+        is_heavy = np.array([node.op in HEAVY for node in body.nodes], np.int64)
+        self._heavy_before = np.cumsum(is_heavy).tolist()
+        by_rank = np.argsort(np.array(self._ranks))
+        self._heavy_by_rank = np.cumsum(is_heavy[by_rank]).tolist()
+        self._last_use = [max(users, default=0) for users in self._users]
+        self._last_use[body.root] = count
+        self._cluster: dict[int, _Open] = {}  # by the last node of each
+        self._parent = list(range(count + 1))  # of clusters that have joined others
+        # What reads a node's operands on its behalf: the node, or clusters with copies of it.
+        self._reads_as: list[tuple[int, ...]] = [()] * count
+        self._labels = [*self._ranks, count]  # least rank of what stands behind a node
+
+    def run(self) -> None:
+        order = sorted(range(len(self._ranks)), key=self._ranks.__getitem__, reverse=True)
+        for position in order:
+            readers = self._readers(position)
+            match self._roles[position]:
+                case Role.FUSED:
+                    self._place(position, readers)
+                    self._reads_as[position] = (position,)
+                case Role.COPIED | Role.VIEW | Role.CONSTANT:
+                    self._reads_as[position] = self._copy(position, readers)
+                case Role.NAME:
+                    self._stand_for(position, readers)
+                    self._reads_as[position] = (position,)
+                case Role.OTHER:
+                    self._reads_as[position] = (position,)
+
+    def _find(self, reader: int) -> int:
+        """The last node of the cluster that a node has gone into, or the node itself."""
+        while self._parent[reader] != reader:
+            self._parent[reader] = self._parent[self._parent[reader]]
+            reader = self._parent[reader]
+        return reader
+
+    def _label(self, reader: int) -> int:
+        cluster = self._cluster.get(reader)
+        return cluster.rank if cluster else self._labels[reader]
+
+    def _readers(self, position: int) -> set[int]:
+        """Who reads a node: other nodes, clusters by their last nodes, the end."""
+        readers = {
+            self._find(reader) for user in self._users[position] for reader in self._reads_as[user]
+        }
+        if position == self._body.root:
+            readers.add(self._end)
+        return readers
+
+    def _stand_for(self, position: int, readers: set[int]) -> None:
+        """A name comes as late as the first that reads it."""
+        labels = [self._label(reader) for reader in readers]
+        self._labels[position] = min(labels, default=self._ranks[position])
+
+    def _copy(self, position: int, readers: set[int]) -> tuple[int, ...]:
+        """Copy a node into all clusters that read it; gives them, and the node if others do."""
+        copied = []
+        for reader in readers:
+            cluster = self._cluster.get(reader)
+            if cluster is not None and self._takes_copy(cluster, position):
+                cluster.copies.add(position)
+                cluster.writers.update(self._writers.get(position, ()))
+                copied.append(reader)
+        rest = readers.difference(copied)
+        if rest:
+            if self._roles[position] is Role.COPIED:
+                self._open(position, rest)
+            else:
+                self._stand_for(position, rest)
+            copied.append(position)
+        return tuple(copied)
+
+    def _takes_copy(self, cluster: _Open, position: int) -> bool:
+        is_small = len(cluster.members) + len(cluster.copies) < self._limit_nodes
+        return is_small and self._stays_before(cluster, self._writers.get(position, ()))
+
+    def _stays_before(self, cluster: _Open, writers: Sequence[int] | set[int]) -> bool:
+        """Whether these nodes, or their clusters, come after the cluster."""
+        return all(self._label(self._find(writer)) > cluster.rank for writer in writers)
+
+    def _open(self, position: int, readers: set[int]) -> None:
+        """Begin a cluster with a node that is its last."""
+        node = self._body.nodes[position]
+        self._cluster[position] = _Open(
+            last=position,
+            rank=self._ranks[position],
+            at=position,
+            region=self._regions[position],
+            before=self._before[position],
+            leads_to=self._leads_to[position],
+            extent=self._extent(node),
+            members=[position],
+            readers=readers,
+            writers=set(self._writers.get(position, ())),
+            reduced=self._reduced(node),
+            is_closing=node.op == "reduce",
+        )
+
+    def _extent(self, node: Node) -> int:
+        """Elements of the largest array that a node reads or writes."""
+        operands = self._body.operands_of(node) if node.op == "reduce" else ()
+        return max(node.array.elements, *(operand.array.elements for operand in operands), 0)
+
+    def _reduced(self, node: Node) -> dict[object, int]:
+        """How many elements make one of the result, by what is reduced."""
+        if node.op != "reduce":
+            return {}
+        shape = self._body.nodes[node.operands[0]].array.shape
+        dimensions = node.integers("dimensions")
+        return {(shape, dimensions): math.prod(shape[d] for d in dimensions)}
+
+    def _place(self, position: int, readers: set[int]) -> None:
+        """Put a node into a cluster of its readers, or begin one with it."""
+        earliest = min(readers, key=self._label)
+        cluster = self._cluster.get(earliest)
+        others = readers - {earliest}
+        if cluster is None or not self._may_join(cluster, position, others):
+            self._open(position, readers)
+            return
+        node = self._body.nodes[position]
+        cluster.at = self._place_with(cluster, position, bool(others))
+        cluster.ahead += self._before[position] != cluster.before
+        cluster.members.append(position)
+        self._parent[position] = cluster.last
+        cluster.extent = max(cluster.extent, self._extent(node))
+        cluster.leads_to |= self._leads_to[position]
+        cluster.readers |= others
+        cluster.writers.update(self._writers.get(position, ()))
+        reduced = self._reduced(node)
+        cluster.reduced |= reduced
+        cluster.whole |= reduced
+        cluster.is_closing = cluster.is_closing and (not others or node.op == "reduce")
+        candidates = sorted(others & self._cluster.keys(), key=self._label)
+        for other in candidates[:_MOST_MERGED]:
+            if self._may_merge(cluster, self._cluster[other], node.array.elements):
+                cluster = self._merge(cluster, self._cluster[other])
+
+    def _may_join(self, cluster: _Open, position: int, others: set[int]) -> bool:
+        """Whether a node may become part of a cluster that reads it, as a result if others do."""
+        node = self._body.nodes[position]
+        if self._regions[position] != cluster.region:
+            return False
+        if len(cluster.members) + len(cluster.copies) >= self._limit_nodes:
+            return False
+        if any(self._label(other) <= cluster.rank for other in others):
+            return False
+        if not self._stays_before(cluster, self._writers.get(position, ())):
+            return False
+        if others:
+            if node.array.elements == 1 < cluster.extent:
+                return False  # scalars that many read are computed for themselves
+            if self._leads_to[position] & ~cluster.leads_to and not cluster.is_closing:
+                return False
+        is_ahead = not others and self._is_ahead(cluster, position)
+        if self._before[position] != cluster.before and not is_ahead:
+            return False
+        is_placed = self._place_with(cluster, position, bool(others)) is not None
+        return is_placed and self._fits({**cluster.whole, **self._reduced(node)})
+
+    def _is_ahead(self, cluster: _Open, position: int) -> bool:
+        """Whether a node could run before collectives that the cluster waits for, but need not.
+
+        If the cluster reads what the node reads in place of what it makes, that is no more bytes,
+        and the node takes little time beside them.
+        """
+        node, nodes = self._body.nodes[position], self._body.nodes
+        if node.op == "reduce" or cluster.ahead >= _MOST_AHEAD:
+            return False
+        more = sum(
+            nodes[source].array.size_bytes
+            for source in self._sources(node)
+            if all(
+                self._find(reader) != cluster.last
+                for user in self._users[source]
+                for reader in self._reads_as[user]
+            )
+        )
+        return more <= node.array.size_bytes * (_MUCH + 1) // _MUCH
+
+    def _sources(self, node: Node) -> set[int]:
+        """The arrays that are read from memory for a node: behind copies and views of them."""
+        sources = set()
+        for operand in node.operands:
+            while self._roles[operand] in _COPIES and self._body.nodes[operand].operands:
+                (operand,) = self._body.nodes[operand].operands
+            if self._roles[operand] not in _COPIES:
+                sources.add(operand)
+        return sources
+
+    def _place_with(self, cluster: _Open, position: int, has_others: bool) -> int | None:
+        """Where a cluster stands once a node has joined it; None if that would cost memory.
+
+        It matters where heavy operations lie between them: arrays may live long there. What others
+        read is not put off then, if the cluster can come as early; and what is computed later must
+        not keep more bytes live than its result had.
+        """
+        if self._heavy_before[position] == self._heavy_before[cluster.at]:
+            return max(position, cluster.at)
+        is_early = self._heavy_by_rank[self._ranks[position]] == self._heavy_by_rank[cluster.rank]
+        if is_early and has_others:
+            return position
+        kept = sum(
+            self._body.nodes[source].array.size_bytes
+            for source in self._sources(self._body.nodes[position])
+            if not _is_stored(self._body, source) and self._last_use[source] < cluster.at
+        )
+        if kept <= self._body.nodes[position].array.size_bytes:
+            return cluster.at
+        return position if is_early else None
+
+    def _may_merge(self, cluster: _Open, later: _Open, shared: int) -> bool:
+        """Whether a cluster may join a later one that reads `shared` elements as it does."""
+        if cluster.region != later.region or cluster.before != later.before:
+            return False
+        if 2 * shared < max(cluster.extent, later.extent) or len(cluster.readers) > _MOST_READERS:
+            return False
+        nodes = (len(one.members) + len(one.copies) for one in (cluster, later))
+        if sum(nodes) > self._limit_nodes:
+            return False
+        if self._heavy_by_rank[cluster.rank] != self._heavy_by_rank[later.rank]:
+            return False
+        if later.leads_to & ~cluster.leads_to and not cluster.is_closing:
+            return False
+        if cluster.leads_to & ~later.leads_to and not later.is_closing:
+            return False
+        readers = self._outside(cluster)
+        if any(self._label(r) <= later.rank for r in readers if r != later.last):
+            return False
+        if not self._stays_before(later, cluster.writers):
+            return False
+        return self._fits(self._whole_if_merged(cluster, later, later.last in readers))
+
+    def _whole_if_merged(self, cluster: _Open, later: _Open, is_read: bool) -> dict[object, int]:
+        return cluster.whole | later.whole | (cluster.reduced if is_read else {})
+
+    def _outside(self, cluster: _Open) -> set[int]:
+        """What reads a cluster's results."""
+        return {self._find(reader) for reader in cluster.readers} - {cluster.last}
+
+    def _merge(self, cluster: _Open, later: _Open) -> _Open:
+        """Join a cluster to a later one."""
+        readers = self._outside(cluster)
+        later.whole = self._whole_if_merged(cluster, later, later.last in readers)
+        later.reduced |= cluster.reduced
+        later.members += cluster.members
+        later.copies |= cluster.copies
+        later.readers |= readers - {later.last}
+        later.writers |= cluster.writers
+        later.leads_to |= cluster.leads_to
+        if self._heavy_before[later.at] != self._heavy_before[cluster.at]:
+            later.at = cluster.at  # others wait for that
+        later.extent = max(later.extent, cluster.extent)
+        later.is_closing = later.is_closing and cluster.is_closing
+        later.ahead += cluster.ahead
+        del self._cluster[cluster.last]
+        self._parent[cluster.last] = later.last
+        return later
+
+    def _fits(self, whole: Mapping[object, int]) -> bool:
+        """Whether SBUF holds what an instruction works on at a time.
+
+        A dimension whose reduction is read by the same instruction has to be there as a whole, for
+        each of the 128 partitions. Of a partition's 192 KiB half is for what is loaded next, and
+        three values of four bytes are taken to be live at once.
+        """
+        return math.prod(whole.values()) <= _MOST_WHOLE_ELEMENTS
+
+    def clustering(self) -> Clustering:
+        """What came of the walk."""
+        body = self._body
+        sets = [
+            found
+            for cluster in self._cluster.values()
+            if (found := self._instruction(cluster)) is not None
+        ]
+        is_read = [False] * len(body.nodes)  # by a node that stands, or by another cluster
+        is_read[body.root] = True
+        inner: set[int] = set()
+        for members, copies, _ in sets:
+            inner.update(members)
+            for position in (*members, *copies):
+                for operand in body.nodes[position].operands:
+                    if operand not in members and operand not in copies:
+                        is_read[operand] = True
+        stands = [False] * len(body.nodes)
+        for position in range(len(body.nodes) - 1, -1, -1):
+            is_copy = self._roles[position] in _COPIES
+            needed = is_read[position] or not (is_copy and self._users[position])
+            if position not in inner and needed:
+                stands[position] = True
+                for operand in body.nodes[position].operands:
+                    is_read[operand] = True
+        clusters = [
+            Cluster(
+                nodes=tuple(sorted(members | copies)),
+                results=tuple(position for position in sorted(members) if is_read[position]),
+                at=at,
+            )
+            for members, copies, at in sets
+        ]
+        return Clustering(tuple(clusters), tuple(stands), self._anti)
+
+    def _instruction(self, cluster: _Open) -> tuple[set[int], set[int], int] | None:
+        """The members and copies of a cluster, and its place; None if it saves no instruction.
+
+        A view of a value from outside is not needed inside.
+        """
+        members, copies = set(cluster.members), set[int]()
+        for position in sorted(cluster.copies):
+            operands = self._body.nodes[position].operands
+            is_view = self._roles[position] is Role.VIEW
+            if not is_view or operands[0] in members or operands[0] in copies:
+                copies.add(position)
+        nodes = self._body.nodes
+        made = [p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"]
+        instructions = len(members) + len(made)
+        return (members, copies, cluster.at) if instructions > 1 else None
