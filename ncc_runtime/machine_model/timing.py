@@ -54,6 +54,11 @@ CONSTANTS: Mapping[str, Figure] = MappingProxyType(
 )
 """Time constants by name; TimingModel has a field for each."""
 
+OF_ALL_MACHINES: Mapping[str, Figure] = MappingProxyType(
+    {f"timing.{name}": CONSTANTS[name] for name in ("launch_ps",)}
+)
+"""Those that a topology file may say otherwise, by its key: what depends on the host."""
+
 
 def duration_ps(amount: np.ndarray | int, rate_per_s: np.ndarray | int) -> np.ndarray:
     """Picoseconds that `amount` takes at `rate_per_s`, rounded up, exact in int64.
@@ -102,7 +107,10 @@ class TimingModel:
         """The model of a rank on this topology, with the constants of this file."""
         latency = latency_by_transport(topology)
         latency.setflags(write=False)
-        constants = {name: figure.value for name, figure in CONSTANTS.items()}
+        constants = {
+            name: topology.figures.get(f"timing.{name}", figure).value
+            for name, figure in CONSTANTS.items()
+        }
         return cls(
             engines=MappingProxyType({engine: topology.engines[engine.value] for engine in Engine}),
             cores=topology.lnc,
