@@ -19,7 +19,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, feeds_compute
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW, is_heavy
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, SPEEDS, is_heavy, larger_side
 from ncc_compiler.passes.manager import Pass
 
 TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
@@ -49,6 +49,8 @@ class AssignStreams(Pass):
             for name in fed
         }
         if any(node.op == _BARRIER for node in nodes) or not _has_both(module, deferrable):
+            return module
+        if not _take_long(module, deferrable):
             return module
         computations = {
             name: attrs.evolve(
@@ -85,16 +87,21 @@ def _deferrable_in(
 
 
 def _beside_others(body: Computation, deferrable: frozenset[int]) -> frozenset[int]:
-    """Those that can be under way together with a collective that stays.
+    """Those that a collective that stays could wait behind: it comes later and needs them not.
 
-    One that waits for all of those, or they for it, gains nothing by a stream of its own.
+    One that waits for all of those, or they for it, gains nothing by a stream of its own. Neither
+    does one whose operands come later than all of them.
     """
     collectives = [position for position, node in enumerate(body.nodes) if OPS[node.op].collective]
     staying = [position for position in collectives if position not in deferrable]
     before, behind = ancestors_among(body, staying), descendants_among(body, staying)
     all_staying = (1 << len(staying)) - 1
+    last = max(staying, default=-1)
     return frozenset(
-        position for position in deferrable if before[position] | behind[position] != all_staying
+        position
+        for position in deferrable
+        if before[position] | behind[position] != all_staying
+        and max(body.nodes[position].operands, default=0) < last
     )
 
 
@@ -106,6 +113,21 @@ def _has_both(module: Module, deferrable: Mapping[str, frozenset[int]]) -> bool:
         for position, node in enumerate(module.computations[name].nodes)
     )
     return any(deferrable.values()) and any(stays)
+
+
+def _take_long(module: Module, deferrable: Mapping[str, frozenset[int]]) -> bool:
+    """Whether deferred collectives hold up others for longer than two starts, at the quickest.
+
+    A second stream takes CC-cores from the first one, for as long as the program runs.
+    """
+    quickest = SPEEDS[0]
+    sizes = (
+        larger_side(body.nodes[position], list(body.operands_of(body.nodes[position])))
+        for name, positions in deferrable.items()
+        for body in (module.computations[name],)
+        for position in positions
+    )
+    return sum(map(quickest.latency, sizes)) > 2 * quickest.start
 
 
 def _are_before_compute(

@@ -37,12 +37,13 @@ from ncc_compiler.overlap.analyses import (
 from ncc_compiler.overlap.cost_model import (
     CONTROL_FLOW,
     PER_COLLECTIVE_BYTE,
+    SPEEDS,
     START,
     larger_side,
     works_of,
 )
 from ncc_compiler.overlap.erase_tokens import has_token
-from ncc_compiler.overlap.schedule import Schedule, reordered
+from ncc_compiler.overlap.schedule import Schedule, ends_of, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import (
     Rebuild,
@@ -105,8 +106,16 @@ class Bucket(Pass):
                 before = ancestors_among(scheduled, candidates)
                 times = compute_times(scheduled, ordered, before)
                 buckets = _Bucketing(self, scheduled, before, times).run(module)
-                computations[name] = _joined(scheduled, [sorted(members) for members in buckets])
+                joined = _joined(scheduled, [sorted(members) for members in buckets])
+                computations[name] = (
+                    scheduled if self._is_later(module, joined, scheduled) else joined
+                )
         return attrs.evolve(module, computations=computations)
+
+    def _is_later(self, module: Module, joined: Computation, scheduled: Computation) -> bool:
+        """Whether buckets end later where collectives are quick, by more than a little."""
+        little = PER_COLLECTIVE_BYTE * self.small_bytes // 16
+        return ends_of(module, joined)[0] > ends_of(module, scheduled)[0] + little
 
 
 @attrs.define
@@ -117,6 +126,7 @@ class _OpenBucket:
     stream: int
     size_bytes: int
     ready: int  # when all operands are there
+    first_ready: int  # when those of the first member are
     behind: int  # the work that waits for the results
     bits: Bits
     before: Bits  # candidates that it depends on, also through buckets
@@ -170,6 +180,7 @@ class _Bucketing:
             stream=written_stream(node) or 0,
             size_bytes=larger_side(node, list(self._body.operands_of(node))),
             ready=self._times.ready[position],
+            first_ready=self._times.ready[position],
             behind=behind[number] if number < len(behind) else 0,
             bits=1 << number,
             before=self._through_buckets(self._before[position]),
@@ -192,15 +203,16 @@ class _Bucketing:
         return self._delay(bucket, other) <= PER_COLLECTIVE_BYTE * self._options.small_bytes
 
     def _delay(self, bucket: _OpenBucket, other: _OpenBucket) -> int:
-        """How much later the stream is done, and how much work waits longer for the bucket.
+        """How much later the stream is done, and how much longer work waits for the bucket.
 
         Alone, the bucket would use the time until the new one is ready, if that is longer than the
-        start that is saved; and the work behind it would run beside the new one's bytes.
+        start that is saved, by the quickest collectives; and the work behind it would begin when
+        its first member's results are there.
         """
-        unused = other.ready - self._start(bucket) - START
-        return min(unused, PER_COLLECTIVE_BYTE * bucket.size_bytes) + min(
-            bucket.behind, PER_COLLECTIVE_BYTE * other.size_bytes
-        )
+        unused = other.ready - self._start(bucket) - SPEEDS[0].start
+        begins = max(bucket.first_ready, self._stream_free.get(bucket.stream, 0))
+        waits = max(0, other.ready - begins) + PER_COLLECTIVE_BYTE * other.size_bytes
+        return min(unused, PER_COLLECTIVE_BYTE * bucket.size_bytes) + min(bucket.behind, waits)
 
     def _start(self, bucket: _OpenBucket) -> int:
         """When its operands are there and the stream is free."""

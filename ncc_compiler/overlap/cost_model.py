@@ -10,15 +10,19 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.fusion import busiest_engine, elements_by_engine
+from ncc_compiler.codegen.fusion import elements_by_engine
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 
-INSTRUCTION = 32 * 1024
-"""What any instruction takes, besides its work."""
+INSTRUCTION = 1_700_000
+"""What an instruction takes besides its work: its operands are loaded, its results are stored."""
+
+SEQUENCED = 32 * 1024
+"""What a row takes that moves no array: a trigger, arithmetic of one integer."""
 
 START = 8 * 1024 * 1024
 """What a collective takes before it moves a byte: what one collective less saves."""
@@ -96,7 +100,7 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     operands = [computation.nodes[operand] for operand in node.operands]
     if node.op in COLLECTIVES:
         size = larger_side(node, operands)
-        return OpWork(Engine.GPSIMD, INSTRUCTION, LIKELY.latency(size), size)
+        return OpWork(Engine.GPSIMD, SEQUENCED, LIKELY.latency(size), size)
     if node.op == FUSION:
         return _fused_work(module, node, operands)
     if node.op not in SELECTORS:
@@ -109,7 +113,13 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     cost = costs(node, leaves(node.type), arrays)
     arithmetic = cost.flops // flops_per_unit(arrays[0].dtype.size_bytes if arrays else 1)
     duration = max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)
-    return OpWork(engine, INSTRUCTION + duration)
+    return OpWork(engine, _overhead([*leaves(node.type), *arrays]) + duration)
+
+
+def _overhead(arrays: Sequence[ArrayType]) -> int:
+    """Of an instruction on these arrays, besides its work; sequencers add and compare integers."""
+    is_counter = all(array.elements == 1 and not array.dtype.is_float for array in arrays)
+    return SEQUENCED if is_counter else INSTRUCTION
 
 
 def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
@@ -131,11 +141,15 @@ def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
         for row, (_, cost) in zip(rows, work, strict=True)
         if cost.flops
     )
-    elements = elements_by_engine(work)
-    walked = PER_ELEMENT * max(elements.values(), default=0)
+    busy = {
+        engine: PER_ELEMENT * count for engine, count in elements_by_engine(work).items() if count
+    }
+    if arithmetic:
+        busy[Engine.TENSOR] = arithmetic
     arrays = [array for each in (node, *operands) for array in leaves(each.type)]
     moved = sum(array.size_bytes for array in arrays)
-    return OpWork(busiest_engine(elements), INSTRUCTION + max(arithmetic, walked, moved))
+    engine = max(busy, key=busy.__getitem__, default=Engine.VECTOR)
+    return OpWork(engine, _overhead(arrays) + max(moved, *busy.values(), 0))
 
 
 def works_of(module: Module, computation: Computation) -> list[OpWork]:

@@ -354,6 +354,15 @@ def pays(tasks: Sequence[Task], order: Sequence[int]) -> bool:
     return shares[LIKELY] <= 1 and sum(shares.values()) <= len(SPEEDS)
 
 
+def ends_of(module: Module, body: Computation) -> list[int]:
+    """When the last node of a computation ends, in its order, at each of `SPEEDS`."""
+    tasks = [
+        Task(work, written_stream(node) or 0, node.operands)
+        for node, work in zip(body.nodes, works_of(module, body), strict=True)
+    ]
+    return [end_of(tasks, range(len(tasks)), speed) for speed in SPEEDS]
+
+
 def end_of(tasks: Sequence[Task], order: Sequence[int], speed: Speed) -> int:
     """When the last task ends: every engine and every stream takes its tasks in this order."""
     engines = dict.fromkeys(ENGINES, 0)

@@ -116,7 +116,7 @@ def work_between(elements: int, before: int = 0, first: int = MEGABYTE) -> Modul
     return load(*lines, f"%t = ({early}, {kind}) tuple(%a, %b)", before=SUM)
 
 
-@pytest.mark.parametrize(("elements", "collectives"), [(8, 1), (2048, 2)])
+@pytest.mark.parametrize(("elements", "collectives"), [(8, 2), (2048, 2)])
 def test_sums_with_much_work_between_them_stay_apart(elements, collectives):
     assert len(joined(work_between(elements))) == collectives
 
