@@ -79,6 +79,8 @@ class _BackwardWalk:
             case "get-tuple-element":
                 element = frozenset((node.integer("index"),))
                 return [(node.operands[0], element)] if demanded else []
+            case "opt-barrier" | "optimization-barrier":
+                return [(node.operands[0], demanded)]
             case "while":
                 return [(node.operands[0], self._loop(node, demanded))]
             case "conditional":

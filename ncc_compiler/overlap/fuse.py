@@ -39,8 +39,8 @@ from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unuse
 class Fuse(Pass):
     """A fusion holds at most `limit_nodes` operations; 0 in `enabled` leaves all by themselves.
 
-    A computation that has such fusions has been through and stays as it is; regions of reductions
-    are scalar, and stay too.
+    A computation that has fusions has been through and stays as it is; regions of reductions are
+    scalar, and stay too.
     """
 
     name: ClassVar[str] = "fuse"
