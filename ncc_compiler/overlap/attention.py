@@ -84,7 +84,7 @@ def _with_attention_fused(
     """The computation with its patterns as fusions, whose computations are added."""
     if not any(node.op == "exponential" for node in body.nodes):
         return body
-    attentions = list(_Patterns(_Graph(module, body)).attentions())
+    attentions = list(_Search(_Graph(module, body)).attentions())
     while attentions:
         new_body, cores = _Recomputing(body, attentions).run()
         sets = _Clusters(_Graph(module, new_body), cores).sets()
@@ -208,7 +208,7 @@ class _Graph:
         return chain
 
 
-class _Patterns:
+class _Search:
     """The search for patterns in a computation."""
 
     def __init__(self, graph: _Graph) -> None:
