@@ -129,6 +129,10 @@ class Program:
     options: Mapping[str, Any]  # mesh, shardings, donated arguments
 
 
+EVEN = 4096
+"""Elements that each rank's part of a bucket is a multiple of."""
+
+
 def _multiple(size: int, of: int) -> int:
     return -(-size // of) * of
 
@@ -509,10 +513,12 @@ def replicated_update(sizes: Bert, layers: int, dp: int, rule: str, dtype: Any) 
 
 
 def _mean_of_all(sums: Any, dp: int) -> Any:
-    """Gradients as one bucket, which is reduced at once."""
+    """Gradients as one bucket, padded so that it divides evenly, which is reduced at once."""
     leaves, tree = jax.tree.flatten(sums)
-    bucket = lax.psum(jnp.concatenate([leaf.reshape(-1) for leaf in leaves]), "dp") / dp
     ends = np.cumsum([leaf.size for leaf in leaves])
+    missing = -int(ends[-1]) % (dp * EVEN)
+    flat = [*(leaf.reshape(-1) for leaf in leaves), jnp.zeros(missing, leaves[0].dtype)]
+    bucket = lax.psum(jnp.concatenate(flat), "dp") / dp
     parts = [
         lax.slice(bucket, (end - leaf.size,), (end,)).reshape(leaf.shape[1:]).astype(F32)
         for leaf, end in zip(leaves, ends.tolist(), strict=True)

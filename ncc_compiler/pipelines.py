@@ -18,6 +18,7 @@ from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
 from ncc_compiler.passes.fold_constants import FoldConstants
+from ncc_compiler.passes.fold_transposes import FoldTransposes
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
 from ncc_compiler.passes.manager import Pass
@@ -47,6 +48,7 @@ STANDARD: Sequence[Pass] = (
     FoldConstants(),
     CommonSubexpressions(),
     RemoveDeadCode(),
+    FoldTransposes(),
     ExpandCollectives(),
     Simplify(),
     RemoveDeadCode(),
@@ -63,6 +65,8 @@ THOROUGH: Sequence[Pass] = (
     EraseTokens(),
     SplitVariadicCollectives(),
     Simplify(),
+    RemoveDeadCode(),
+    FoldTransposes(),
     RemoveDeadCode(),
     SplitAllReduces(),
     RemoveDeadCode(),

@@ -14,8 +14,10 @@ import numpy as np
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
-from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
-from ncc_runtime.neff.isa import OPCODES, Engine, Shape
+from ncc_runtime.machine_model.timing import TimingModel
+from ncc_runtime.neff.durations import duration_of
+from ncc_runtime.neff.table import InstrTable
+from ncc_runtime.neff.work import works_of
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6
@@ -271,14 +273,7 @@ def instruction_costs(
     executable: Executable, model: TimingModel, queue: EngineQueue, row: int
 ) -> tuple[int, int, int]:
     """Overhead and work of an instruction at full speed in ps, and its bytes."""
-    table, overhead = queue.table, model.instruction_ps(queue.engine)
-    name = table.opcode_names[int(table.opcode[row])]
-    tensors = table.tensors[table.start[row] : table.start[row + 1]].tolist()
-    if OPCODES[name].shape is Shape.CONTROL or not tensors:
-        return overhead, 0, 0
-    operands = tensors[int(table.result_count[row]) :]
-    first = operands[0] if operands else tensors[-1]
-    rate = model.work_per_s(queue.engine, executable.program.tensors[first].dtype)
-    amount = table.flops[row] if queue.engine is Engine.TENSOR else table.elements[row]
-    work = -(-int(amount) * PS_PER_S // rate) if rate else 0
-    return overhead, work, int(table.bytes_in[row]) + int(table.bytes_out[row])
+    one = InstrTable.from_rows([queue.table[row]])
+    ((work,), _) = works_of(executable.program, queue.engine, one)
+    time = duration_of(work, model.speeds)
+    return model.instruction_ps(queue.engine) + time.start_ps, time.work_ps, work.traffic

@@ -37,7 +37,7 @@ from ncc_compiler.overlap.analyses import (
     descendants_among,
     live_ranges_of,
 )
-from ncc_compiler.overlap.cost_model import HEAVY
+from ncc_compiler.overlap.cost_model import is_heavy
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.rebuild import users_of
@@ -133,7 +133,7 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
             return Role.OTHER
         if not node.type.shape:
             return Role.CONSTANT
-        return Role.COPIED if splat(node) is not None else Role.OTHER
+        return Role.COPIED if node.literal().splat() is not None else Role.OTHER
     if node.op in ("broadcast", "iota"):
         return Role.COPIED
     if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op != "reduce":
@@ -149,15 +149,6 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
     if node.op == "reduce" and reduction_of(module.computations[node.callee()]) is None:
         return Role.OTHER
     return Role.FUSED
-
-
-def splat(node: Node) -> np.ndarray | None:
-    """The scalar that every element of a constant array is, bit for bit."""
-    array = node.literal().array
-    if not array.size:
-        return None
-    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
-    return array.reshape(-1)[0] if bool((words == words[0]).all()) else None
 
 
 def _is_stored(body: Computation, position: int) -> bool:
@@ -184,6 +175,7 @@ def _counters(body: Computation) -> frozenset[int]:
 
 
 def fusion_ranks(
+    module: Module,
     body: Computation,
     roles: Sequence[Role],
     region_ids: Sequence[int],
@@ -197,7 +189,7 @@ def fusion_ranks(
             users[before].append(position)
             missing[position] += 1
     keys = [
-        (region, _turn(node, role), position)
+        (region, _turn(module, node, role), position)
         for position, (node, role, region) in enumerate(
             zip(body.nodes, roles, region_ids, strict=True)
         )
@@ -218,11 +210,11 @@ def fusion_ranks(
     return ranks
 
 
-def _turn(node: Node, role: Role) -> int:
+def _turn(module: Module, node: Node, role: Role) -> int:
     """Smaller goes first."""
     if role is not Role.OTHER or node.op in ("constant", "parameter"):
         return 0
-    return 2 if node.op in HEAVY or OPS[node.op].collective else 1
+    return 2 if is_heavy(module, node) or OPS[node.op].collective else 1
 
 
 @attrs.define(eq=False)
@@ -257,7 +249,7 @@ class _Walk:
         self._roles = roles_of(module, body)
         self._regions = region_ids_of(body)
         self._anti = anti_dependences(body, live_ranges_of(body, self._regions))
-        self._ranks = fusion_ranks(body, self._roles, self._regions, self._anti)
+        self._ranks = fusion_ranks(module, body, self._roles, self._regions, self._anti)
         self._users = users_of(body)
         self._writers: dict[int, list[int]] = {}  # of a state that a node reads
         for writer, readers in self._anti.items():
@@ -268,10 +260,10 @@ class _Walk:
         self._before = ancestors_among(body, [*collectives, *barriers])
         self._leads_to = descendants_among(body, collectives)
         # How many heavy operations come before a node: in program order, in that of ranks.
-        is_heavy = np.array([node.op in HEAVY for node in body.nodes], np.int64)
-        self._heavy_before = np.cumsum(is_heavy).tolist()
+        heavy = np.array([is_heavy(module, node) for node in body.nodes], np.int64)
+        self._heavy_before = np.cumsum(heavy).tolist()
         by_rank = np.argsort(np.array(self._ranks))
-        self._heavy_by_rank = np.cumsum(is_heavy[by_rank]).tolist()
+        self._heavy_by_rank = np.cumsum(heavy[by_rank]).tolist()
         self._last_use = [max(users, default=0) for users in self._users]
         self._last_use[body.root] = count
         self._cluster: dict[int, _Open] = {}  # by the last node of each

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.fusion import FREE_INSIDE, busiest_engine, elements_by_engine
+from ncc_compiler.codegen.fusion import busiest_engine, elements_by_engine
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
@@ -118,7 +118,7 @@ def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
     It is one instruction.
     """
     body = module.computations[node.callee("calls")]
-    rows = [row for row in body.nodes if row.op in SELECTORS and row.op not in FREE_INSIDE]
+    rows = [row for row in body.nodes if row.op in SELECTORS and row.op != "broadcast"]
     work = [
         (
             SELECTORS[row.op].engine,

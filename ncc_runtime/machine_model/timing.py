@@ -6,23 +6,36 @@ which at LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 import attrs
 import numpy as np
 
+from ncc_runtime.neff import durations
+from ncc_runtime.neff.durations import Speeds
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.work import Mode
 from ncc_runtime.topology.format.spec import Figure
 from ncc_runtime.topology.graph import EngineRates, Topology
 from ncc_runtime.topology.routes import Transport, latency_by_transport
 
-PS_PER_S = 10**12
+PS_PER_S = durations.PS_PER_S
 
 CONSTANTS: Mapping[str, Figure] = MappingProxyType(
     {
         "instruction_cycles": Figure(
             60, "AWS Neuron SDK docs, nki architecture guides: fixed cycles of an SBUF access"
+        ),
+        "step_cycles": Figure(
+            300,
+            "assumed: 264 cycles from start to start of dependent instructions on NeuronCore-v2 "
+            "(AWS Neuron SDK docs, nki_perf_guide.rst), about 350 of a lone activation on "
+            "NeuronCore-v3, read off its figures",
+        ),
+        "table_ps": Figure(
+            1_280_000, "assumed: load of a function table, read off AWS Neuron SDK figures"
         ),
         "dma_start_ps": Figure(
             1_300_000, "AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst: semaphore to start"
@@ -67,13 +80,15 @@ class TimingModel:
 
     engines: Mapping[Engine, EngineRates]  # of one physical core
     cores: int  # physical cores of a rank
-    hbm_bandwidth_bytes_per_s: int  # a rank's share of its stack
+    dma_bandwidth_bytes_per_s: int  # of all a rank's DMA engines, at most what its stack has
     descriptor_bytes: int
     transport_latency_ps: np.ndarray  # (4,) int64 by transport code, links apart
     cc_cores: int  # of a rank
     cc_instruction_ps: int  # of one CC-core
     cc_start_ps: int  # of a collective, before its first row
     instruction_cycles: int
+    step_cycles: int
+    table_ps: int
     dma_start_ps: int
     descriptor_ps: int
     semaphore_local_ps: int
@@ -91,7 +106,9 @@ class TimingModel:
         return cls(
             engines=MappingProxyType({engine: topology.engines[engine.value] for engine in Engine}),
             cores=topology.lnc,
-            hbm_bandwidth_bytes_per_s=topology.rank_hbm_bandwidth_bytes_per_s,
+            dma_bandwidth_bytes_per_s=min(
+                topology.rank_dma_bandwidth_bytes_per_s, topology.hbm.stack_bandwidth_bytes_per_s
+            ),
             descriptor_bytes=topology.dma.descriptor_bytes,
             transport_latency_ps=latency,
             cc_cores=topology.rank_cc_cores,
@@ -104,25 +121,33 @@ class TimingModel:
         """The overhead of one instruction: its fixed cycles at the engine's clock."""
         return int(duration_ps(self.instruction_cycles, self.engines[engine].clock_hz))
 
-    def compute_ps(
-        self,
-        engine: Engine,
-        dtype: DType,
-        flops: np.ndarray,
-        elements: np.ndarray,
-        hbm_bytes: np.ndarray,
-    ) -> np.ndarray:
-        """Time of instructions of one engine and dtype: overhead + max(work, HBM traffic).
-
-        Tensor works through flops, the others through elements, Sync only moves bytes.
-        `hbm_bytes` is bytes_in + bytes_out.
-        """
-        traffic = duration_ps(hbm_bytes, self.hbm_bandwidth_bytes_per_s)
-        rate = self.work_per_s(engine, dtype)
-        if rate:
-            work = duration_ps(flops if engine is Engine.TENSOR else elements, rate)
-            traffic = np.maximum(work, traffic)
-        return np.asarray(self.instruction_ps(engine) + traffic)
+    @cached_property
+    def speeds(self) -> Speeds:
+        """The speeds of a rank's engines, those of all its cores."""
+        rates, computing = self.engines, (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
+        factors = {
+            engine: {
+                Mode.FULL: 1,
+                Mode.NARROW: rates[engine].narrow_factor,
+                Mode.NARROW_PAIR: rates[engine].narrow_pair_factor,
+            }
+            for engine in computing
+        }
+        return Speeds(
+            elements_per_s={
+                (engine, mode): self.work_per_s(engine, DType.F32) * factor
+                for engine in computing
+                for mode, factor in factors[engine].items()
+            },
+            flops_per_s={dtype: self.work_per_s(Engine.TENSOR, dtype) for dtype in DType},
+            dma_bytes_per_s=self.dma_bandwidth_bytes_per_s,
+            dma_start_ps=self.dma_start_ps,
+            step_ps={
+                engine: int(duration_ps(self.step_cycles, rates[engine].clock_hz))
+                for engine in Engine
+            },
+            table_ps=self.table_ps,
+        )
 
     def cc_cores_of(self, stream: int, streams: int) -> int:
         """How many of a rank's CC-cores run a stream, if the program has so many streams.

@@ -17,13 +17,12 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.execution.clock.costs import instruction_dtype
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.report.recomputed import PRODUCTS, repeated_products
+from ncc_runtime.report.recomputed import CountedProduct, counted_products
 from ncc_runtime.report.row_texts import program_of
 
 MOST_WORK = 10**15
@@ -157,31 +156,21 @@ def _flops_of(trace: Trace) -> tuple[dict[DType, int], int]:
     """Flops of all products by type, most first, and of those that are computed again."""
     executable = trace.executable
     instances = executable.ranks // executable.representatives  # each does as much
-    flops, all_repeated = dict[DType, int](), 0
-    repeated_rows: dict[int, frozenset[tuple[Engine, int]]] = {}  # by program
-    multiplying = [
-        number
-        for number in trace.queues_of(EngineQueue)
-        if isinstance(queue := executable.queues[number], EngineQueue)
-        and PRODUCTS.intersection(queue.table.opcode_names)
-    ]
-    for number, events in trace.blocks(multiplying):
+    flops, repeated = dict[DType, int](), 0
+    products: dict[int, dict[tuple[Engine, int], tuple[CountedProduct, ...]]] = {}  # by program
+    for number, events in trace.blocks(trace.queues_of(EngineQueue)):
         queue = executable.queues[number]
         assert isinstance(queue, EngineQueue)
-        table, program = queue.table, program_of(executable, queue)
-        if id(program) not in repeated_rows:
-            repeated_rows[id(program)] = repeated_products(program)
-        repeated = repeated_rows[id(program)]
-        is_product = np.isin(table.opcode_names, list(PRODUCTS))[table.opcode]
+        program = program_of(executable, queue)
+        if id(program) not in products:
+            products[id(program)] = counted_products(program)
         rows, times = np.unique(trace.row[events], return_counts=True)
-        rows, times = rows[is_product[rows]], times[is_product[rows]]
         for row, count in zip(rows.tolist(), times.tolist(), strict=True):
-            dtype = instruction_dtype(program, table, row)
-            assert dtype is not None, "matrix products have operands"
-            work = count * instances * int(table.flops[row])
-            flops[dtype] = flops.get(dtype, 0) + work
-            all_repeated += work * ((queue.engine, row) in repeated)
-    return dict(sorted(flops.items(), key=lambda item: -item[1])), all_repeated
+            for one in products[id(program)].get((queue.engine, row), ()):
+                work = count * instances * one.product.flops
+                flops[one.product.dtype] = flops.get(one.product.dtype, 0) + work
+                repeated += work * one.is_repeated
+    return dict(sorted(flops.items(), key=lambda item: -item[1])), repeated
 
 
 def rates_json(rates: Rates) -> dict[str, Any]:

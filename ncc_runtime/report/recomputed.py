@@ -15,68 +15,93 @@ from collections.abc import Hashable, Iterator, Mapping
 
 import attrs
 
-from ncc_runtime.neff.isa import OPCODES, Engine, Shape
-from ncc_runtime.neff.program import BlockKind, Program
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.products import PRODUCTS, Product, products_of
+from ncc_runtime.neff.program import BlockKind, Fusion, Program
 from ncc_runtime.neff.table import NONE, Instr
 
 REMATTED = "rematted_computation"
 """In the op_name of what jax.checkpoint computes again (jax/_src/ad_checkpoint.py)."""
 
-PRODUCTS = frozenset(name for name, row in OPCODES.items() if row.shape is Shape.CONTRACT)
-"""Opcodes of matrix products and convolutions."""
+
+@attrs.frozen
+class CountedProduct:
+    """A product of an instruction, and whether it computes again what another has."""
+
+    product: Product
+    is_repeated: bool
 
 
-def repeated_products(program: Program) -> frozenset[tuple[Engine, int]]:
-    """Rows of the program, by queue, that are products and compute again what another has."""
-    products = [
-        (engine, number, row)
-        for engine, table in program.queues.items()
-        if PRODUCTS.intersection(table.opcode_names)
-        for number, row in enumerate(table)
-        if row.opcode in PRODUCTS
+Place = tuple[Engine, int]
+"""A row of a queue."""
+
+
+def counted_products(program: Program) -> dict[Place, tuple[CountedProduct, ...]]:
+    """The products of each instruction that has some, in order."""
+    places = [
+        (place, number, product)
+        for place, row in _rows(program)
+        for number, product in enumerate(products_of(program, row))
     ]
     # what JAX marks comes last, so that it is the one that is repeated
-    products.sort(key=lambda product: _is_rematted(program, product[2]))
-    values, seen, repeated = _Values(program), set[int](), set[tuple[Engine, int]]()
-    for engine, number, row in products:
-        value = values.of(row.results[0])
-        if value in seen or _is_rematted(program, row):
-            repeated.add((engine, number))
+    places.sort(key=lambda item: _is_rematted(program, item[2]))
+    values, seen = _Values(program), set[int]()
+    counted: dict[Place, dict[int, CountedProduct]] = {}
+    for place, number, product in places:
+        value = values.of((place, _PRODUCT, number))
+        is_repeated = value in seen or _is_rematted(program, product)
+        counted.setdefault(place, {})[number] = CountedProduct(product, is_repeated)
         seen.add(value)
-    return frozenset(repeated)
+    return {
+        place: tuple(of_place[number] for number in sorted(of_place))
+        for place, of_place in counted.items()
+    }
 
 
-def _is_rematted(program: Program, row: Instr) -> bool:
-    return row.origin != NONE and REMATTED in program.origins[row.origin].op_name
+def _is_rematted(program: Program, product: Product) -> bool:
+    return product.origin != NONE and REMATTED in program.origins[product.origin].op_name
+
+
+def _rows(program: Program) -> Iterator[tuple[Place, Instr]]:
+    for engine, table in program.queues.items():
+        for number, row in enumerate(table):
+            yield (engine, number), row
+
+
+_PRODUCT, _INSIDE = "product", "inside"
+
+Value = Hashable
+"""A tensor by its number; the n-th product of an instruction, (place, _PRODUCT, n); a value inside
+of a fusion, (place, _INSIDE, number)."""
 
 
 @attrs.frozen
 class _Definition:
-    """What makes a tensor: an operation of others, whose value numbers complete its key."""
+    """What makes a value: an operation of others, whose value numbers complete its key."""
 
     key: tuple[Hashable, ...]
-    operands: tuple[int, ...]  # tensors
+    operands: tuple[Value, ...]
     is_copy: bool = False  # the value of its only operand
 
 
 class _Values:
-    """Value numbers of tensors, computed when they are asked for: equal ones have equal values."""
+    """Numbers of values, computed when they are asked for: equal ones have equal numbers."""
 
     def __init__(self, program: Program) -> None:
         self._definitions = _definitions(program)
-        self._numbers: dict[int, int] = {}  # by tensor
+        self._numbers: dict[Value, int] = {}
         self._classes: dict[Hashable, int] = {}
 
-    def of(self, tensor: int) -> int:
-        """The number of a tensor's value."""
-        pending = [tensor]
+    def of(self, value: Value) -> int:
+        """The number of a value."""
+        pending = [value]
         while pending:
             at = pending[-1]
             definition = self._definitions.get(at)
             if at in self._numbers:
                 pending.pop()
             elif definition is None:
-                self._give(at, ("tensor", at))
+                self._give(at, ("itself", at))
             elif missing := [one for one in definition.operands if one not in self._numbers]:
                 pending += missing
             elif definition.is_copy:
@@ -84,38 +109,38 @@ class _Values:
             else:
                 numbers = tuple(self._numbers[one] for one in definition.operands)
                 self._give(at, (*definition.key, numbers))
-        return self._numbers[tensor]
+        return self._numbers[value]
 
-    def _give(self, tensor: int, key: Hashable) -> None:
-        self._numbers[tensor] = self._classes.setdefault(key, len(self._classes))
+    def _give(self, value: Value, key: Hashable) -> None:
+        self._numbers[value] = self._classes.setdefault(key, len(self._classes))
 
 
-def _definitions(program: Program) -> dict[int, _Definition]:
-    """How each tensor is made that is written once, or that views one of these.
+def _definitions(program: Program) -> dict[Value, _Definition]:
+    """How each value is made that is written once, or that views one of these.
 
     A buffer may be written again in place once its value is not needed, so a tensor stands for one
     value all the same. In loops it may stand for the state, which is another at every turn; then
     tensors of buffers that are written several times have no definition. So no definition leads
-    back to its own tensor.
+    back to its own value.
     """
-    made: dict[int, _Definition] = {}
+    made: dict[Value, _Definition] = {}
     writes: dict[int, list[int]] = {}  # by buffer, the tensors that are written
     again = set()  # tensors that are written more than once
-    for tensor, definition in _operations(program):
-        if tensor in made:
-            again.add(tensor)
-        made[tensor] = definition
-        writes.setdefault(program.tensors[tensor].buffer, []).append(tensor)
+    for value, definition in _operations(program):
+        if isinstance(value, int):
+            writes.setdefault(program.tensors[value].buffer, []).append(value)
+            if value in made:
+                again.add(value)
+        made[value] = definition
     has_loops = any(block.kind is BlockKind.LOOP for block in program.blocks)
-    definitions = {}
     for number, tensor in enumerate(program.tensors):
         written = writes.get(tensor.buffer, ())
-        is_once = len(written) == 1 or (not has_loops and number not in again)
-        if number in made and is_once:
-            definitions[number] = made[number]
-        elif number not in made and len(written) == 1:  # a reshape that costs nothing
-            definitions[number] = _view(program, number, written[0])
-    return definitions
+        if number in made:
+            if len(written) > 1 and (has_loops or number in again):
+                del made[number]
+        elif len(written) == 1:  # a reshape that costs nothing
+            made[number] = _view(program, number, written[0])
+    return made
 
 
 def _view(program: Program, number: int, written: int) -> _Definition:
@@ -125,23 +150,50 @@ def _view(program: Program, number: int, written: int) -> _Definition:
     return _Definition(key, (written,), is_copy=types[0] == types[1])
 
 
-def _operations(program: Program) -> Iterator[tuple[int, _Definition]]:
-    """Every tensor that an instruction or a collective writes, as often as one does."""
+def _operations(program: Program) -> Iterator[tuple[Value, _Definition]]:
+    """Every value that an instruction or a collective makes, as often as one does."""
     attributes = [_hashable(one) for one in program.attributes]
-    for table in program.queues.values():
-        for row in table:
-            given = () if row.attribute == NONE else attributes[row.attribute]
-            is_copy = row.opcode == "copy"
-            for index, tensor in enumerate(row.results):
-                result = program.tensors[tensor]
-                key = (row.opcode, given, index, result.dtype, result.shape)
-                yield tensor, _Definition(key, row.operands, is_copy)
+    for place, row in _rows(program):
+        if fusion := program.fusion_of(row):
+            yield from _fused(place, row, fusion)
+            continue
+        given = () if row.attribute == NONE else attributes[row.attribute]
+        for index, tensor in enumerate(row.results):
+            result = program.tensors[tensor]
+            key = (row.opcode, given, index, result.dtype, result.shape)
+            yield tensor, _Definition(key, row.operands, is_copy=row.opcode == "copy")
+        if row.opcode in PRODUCTS:
+            yield (place, _PRODUCT, 0), _Definition((), row.results, is_copy=True)
     for placeholder in program.placeholders:
         does = (placeholder.op, placeholder.reduction, placeholder.root)
         between = (placeholder.groups, placeholder.pairs)
         operands = (*placeholder.operands, *placeholder.counts)
         for index, tensor in enumerate(placeholder.results):
             yield tensor, _Definition((*does, *between, index), operands)
+
+
+def _fused(place: Place, row: Instr, fusion: Fusion) -> Iterator[tuple[Value, _Definition]]:
+    """The values inside of a fusion, which equal those that instructions of their own make."""
+
+    def inside(number: int) -> Value:
+        is_parameter = number < fusion.parameters
+        return row.operands[number] if is_parameter else (place, _INSIDE, number)
+
+    products = 0
+    for one in fusion.body:
+        given = (one.constant, _hashable(one.attributes))
+        for index, number in enumerate(one.results):
+            value = fusion.values[number]
+            attributes = given if one.opcode == "constant" else given[1]
+            key = (one.opcode, attributes, index, value.dtype, value.shape)
+            operands = tuple(map(inside, one.operands))
+            yield inside(number), _Definition(key, operands, is_copy=one.opcode == "copy")
+        if one.opcode in PRODUCTS:
+            source = (inside(one.results[0]),)
+            yield (place, _PRODUCT, products), _Definition((), source, is_copy=True)
+            products += 1
+    for tensor, number in zip(row.results, fusion.results, strict=True):
+        yield tensor, _Definition((), (inside(number),), is_copy=True)
 
 
 def _hashable(attributes: Mapping[str, object]) -> tuple[tuple[str, object], ...]:

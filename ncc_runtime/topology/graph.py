@@ -67,6 +67,8 @@ class EngineRates:
     clock_hz: int
     elements_per_cycle: int
     flops_per_s: Mapping[str, int]  # by bf16, f16, f8, f32; empty but for Tensor
+    narrow_factor: int = 1  # times as many elements of 2-byte floats, one array in
+    narrow_pair_factor: int = 1  # times as many where two arrays come in, or one byte goes out
 
 
 @attrs.frozen
@@ -526,7 +528,11 @@ def _engines(spec: Spec) -> Mapping[str, EngineRates]:
             if clock * lanes > 4 * LARGEST:
                 reason = f"{clock * lanes} elements a second are more than 4 x 10^15"
                 raise spec.error(f"engine.{name}.elements_per_cycle", reason)
-            rates[name] = EngineRates(clock, lanes, MappingProxyType({}))
+            factors = (
+                spec.number_or(f"engine.{name}.{factor}", 1)
+                for factor in ("narrow_factor", "narrow_pair_factor")
+            )
+            rates[name] = EngineRates(clock, lanes, MappingProxyType({}), *factors)
     return MappingProxyType(rates)
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.codegen.generate import generate
+from ncc_compiler.driver import load_text
 from ncc_runtime.errors import InputError
 from ncc_runtime.report.rates import PerStep, rates_json, rates_lines, rates_of
 from tests.stage_programs import stage
@@ -204,6 +206,37 @@ ENTRY e {{
 }}
 """
     assert rates(hlo)[0].repeated_flops == 0
+
+
+FUSED = """HloModule fused
+%again (a: f32[8,16], b: f32[16,32]) -> f32[8,32] {
+ %a = f32[8,16] parameter(0)
+ %b = f32[16,32] parameter(1)
+ %n = f32[8,16] negate(%a)
+ %d = f32[8,32] dot(%n, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+ ROOT %t = f32[8,32] tanh(%d)
+}
+ENTRY e {
+ x = f32[8,16] parameter(0)
+ w = f32[16,32] parameter(1)
+ n = f32[8,16] OP(x)
+ y = f32[8,32] dot(n, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+ z = f32[8,32] fusion(x, w), kind=kOutput, calls=%again
+ ROOT r = f32[8,32] multiply(z, y)
+}
+"""
+
+
+@pytest.mark.parametrize(("op", "is_repeated"), [("negate", True), ("abs", False)])
+def test_a_product_inside_a_fusion_may_be_that_of_an_instruction(
+    op: str, is_repeated: bool
+) -> None:
+    program = generate(load_text(FUSED.replace("OP", op), ranks=1))
+    assert any("fusion" in table.names() for table in program.queues.values())
+    result = rates_of(ncc_runtime.load(program).run(values=False, verify=False).trace)
+    assert result is not None
+    flops = 2 * 8 * 16 * 32
+    assert (result.flops, result.repeated_flops) == (2 * flops, flops * is_repeated)
 
 
 def test_a_loops_state_is_another_value_at_every_turn() -> None:

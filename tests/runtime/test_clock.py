@@ -2,6 +2,7 @@
 
 import ncc_compiler
 import ncc_runtime
+from ncc_runtime.machine_model.compute import compute_costs
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.programs import collective_program
@@ -30,13 +31,8 @@ ENTRY e {
     hidden = row.time_us - row.exposed_us
     model = TimingModel.from_topology(run.trace.executable.topology)
     tensor = next(engine for engine in model.engines if engine.value == "Tensor")
-    dtype = run.trace.executable.program.tensors[0].dtype
-    table = run.trace.executable.program.queues[tensor]
-    dot = int(
-        model.compute_ps(
-            tensor, dtype, table.flops, table.elements, table.bytes_in + table.bytes_out
-        ).max()
-    )
+    program = run.trace.executable.program
+    dot = int(compute_costs(program, model, tensor, program.queues[tensor]).ps.max())
     assert 0 < hidden <= us(dot)
     assert hidden > 0.9 * us(dot)
 

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncc_runtime.machine_model.timing import CONSTANTS, TimingModel, duration_ps
-from ncc_runtime.neff.isa import ENGINES, Engine
-from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.placement import place
-from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.graph import build
 from ncc_runtime.topology.routes import Routes, Transport
-from tests.draws_topology import topologies
 
 NONE = np.zeros(1, np.int64)
 RATES = st.integers(1, 9 * 10**15)
@@ -49,72 +46,10 @@ def test_times_are_integers() -> None:
     model = TimingModel.from_topology(build("trn2"))
     times = [
         duration_ps(one(3), one(7)),
-        model.compute_ps(Engine.TENSOR, DType.BF16, one(5), NONE, one(7)),
         model.transfer_ps(one(2), one(1), one(5), one(7)),
         model.semaphore_ps(one(2), one(1)),
     ]
     assert {time.dtype for time in times} == {np.dtype(np.int64)}
-
-
-@pytest.mark.parametrize(
-    ("lnc", "dtype", "teraflops"),
-    [
-        (1, "bf16", 79),
-        (2, "bf16", 158),
-        (1, "f32", 20),
-        (2, "f8e4m3fn", 316),
-        (2, "f4e2m1fn", 316),
-        (1, "f64", 10),
-    ],
-)
-def test_a_large_product_runs_at_the_peak_of_its_dtype(
-    lnc: int, dtype: str, teraflops: int
-) -> None:
-    model = TimingModel.from_topology(build("trn2", lnc=lnc))
-    flops = teraflops * 10**12  # one second of them
-    time = model.compute_ps(Engine.TENSOR, DType(dtype), one(flops), NONE, one(1024))
-    assert time[0] == 10**12 + model.instruction_ps(Engine.TENSOR)
-
-
-def test_an_elementwise_instruction_takes_128_elements_a_cycle_and_core() -> None:
-    model = TimingModel.from_topology(build("trn1"))
-    elements = 1_120_000_000 * 128  # a second of the Vector engine
-    time = model.compute_ps(Engine.VECTOR, DType.F32, one(0), one(elements), NONE)
-    assert time[0] == 10**12 + model.instruction_ps(Engine.VECTOR)
-
-
-def test_an_instruction_with_little_work_waits_for_hbm() -> None:
-    topology = build("trn2")
-    model = TimingModel.from_topology(topology)
-    size = topology.rank_hbm_bandwidth_bytes_per_s  # a second of traffic
-    for engine in ENGINES:
-        time = model.compute_ps(engine, DType.F32, one(1), one(1), one(size))
-        assert time[0] == 10**12 + model.instruction_ps(engine)
-
-
-def test_an_instruction_without_work_costs_sixty_cycles() -> None:
-    model = TimingModel.from_topology(build("trn2"))
-    time = model.compute_ps(Engine.SCALAR, DType.F32, NONE, NONE, NONE)
-    assert time[0] == 60 * 10**12 // 1_200_000_000
-
-
-@given(topology=topologies(), engine=st.sampled_from(ENGINES), dtype=st.sampled_from(list(DType)))
-def test_every_engine_prices_every_dtype(topology: Topology, engine: Engine, dtype: DType) -> None:
-    model = TimingModel.from_topology(topology)
-    work = [model.compute_ps(engine, dtype, *(one(n * 10**9) for _ in range(3))) for n in (1, 2)]
-    fixed = model.instruction_ps(engine)
-    assert work[0][0] > fixed
-    # Twice the work takes twice the time behind the fixed cost, but for rounding up.
-    assert abs((work[1][0] - fixed) - 2 * (work[0][0] - fixed)) <= 2
-
-
-@given(topology=topologies(), sizes=st.tuples(SIZES, SIZES))
-def test_a_longer_instruction_never_ends_sooner(topology: Topology, sizes: tuple[int, int]) -> None:
-    model = TimingModel.from_topology(topology)
-    work = np.sort(np.array(sizes, np.int64))
-    for engine in ENGINES:
-        times = model.compute_ps(engine, DType.BF16, work, work, work)
-        assert times[0] <= times[1]
 
 
 @given(sizes=st.tuples(SIZES, SIZES), transport=st.sampled_from(list(Transport)))

@@ -20,10 +20,11 @@ from ncc_runtime.lowering.executable import (
     Post,
     Queue,
 )
+from ncc_runtime.machine_model.compute import compute_costs
 from ncc_runtime.machine_model.parts import Parts
-from ncc_runtime.machine_model.timing import TimingModel, duration_ps
+from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.machine_model.usage import completion_ps, signal_ps
-from ncc_runtime.neff.isa import OPCODES, Engine, Shape
+from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import InstrTable
@@ -43,26 +44,13 @@ class RowCosts:
 
 def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> RowCosts:
     """The costs of instructions. LoweringError for one that takes a day or more."""
-    table = queue.table
-    work = np.zeros(len(table), np.int64)
-    amounts = table.flops if queue.engine is Engine.TENSOR else table.elements
-    rows_of: dict[DType, list[int]] = {}
-    for row in range(len(table)):
-        if (dtype := instruction_dtype(program, table, row)) is not None:
-            rows_of.setdefault(dtype, []).append(row)
-    moves: np.ndarray = np.zeros(len(table), bool)
-    for dtype, rows in rows_of.items():
-        moves[rows] = True
-        if rate := model.work_per_s(queue.engine, dtype):
-            longest_s = int(amounts[rows].max()) // rate
-            if longest_s >= MOST_WORK_S:
-                raise LoweringError(
-                    f"{queue.name} works for {longest_s:,} s on one instruction, the clock counts "
-                    f"less than {MOST_WORK_S:,}; run it without the clock, or split the array"
-                )
-            work[rows] = duration_ps(amounts[rows], rate)
-    overhead = np.full(len(table), model.instruction_ps(queue.engine), np.int64)
-    return RowCosts(overhead, work, np.where(moves, table.bytes_in + table.bytes_out, 0))
+    costs = compute_costs(program, model, queue.engine, queue.table)
+    if (longest_s := int(costs.work.max(initial=0)) // PS_PER_S) >= MOST_WORK_S:
+        raise LoweringError(
+            f"{queue.name} works for {longest_s:,} s on one instruction, the clock counts "
+            f"less than {MOST_WORK_S:,}; run it without the clock, or split the array"
+        )
+    return RowCosts(costs.overhead, costs.work, costs.traffic)
 
 
 def instruction_dtype(program: Program, table: InstrTable, row: int) -> DType | None:

@@ -266,7 +266,9 @@ def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int)
             return False
     route = m.cells[row.route + queue.route * rank]
     if route != NONE:
-        it.start, it.cause, it.reason, it.floor = start, cause, reason, end
+        # a sum that int64 cannot hold is negative; what follows is later than the clock counts
+        it.start, it.cause, it.reason = start, cause, reason
+        it.floor = end if end >= 0 else BEYOND
         _send(m, process, route, begun, m.cells[row.size + queue.size * rank])
         return True
     _log_event(m, process, it.row, start, end, cause, reason, 0, 1, 0)

@@ -146,6 +146,11 @@ _OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
+    **{
+        f"engine.{name}.{factor}": ValueKind.COUNT
+        for name in ("Vector", "Scalar", "GpSimd")
+        for factor in ("narrow_factor", "narrow_pair_factor")
+    },
 }
 _WIRING = {
     "fabric.dims": ValueKind.COUNTS,

@@ -1,0 +1,127 @@
+"""How long work takes on engines of given speeds, in whole picoseconds."""
+
+from collections.abc import Mapping
+from math import ceil
+
+import attrs
+
+from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.work import LANES, Mode, Phase, Work
+
+PS_PER_S = 10**12
+
+FLOPS_PER_CYCLE = 2 * LANES * LANES
+"""What the Tensor engine's array multiplies and adds in a cycle."""
+
+
+@attrs.frozen
+class Speeds:
+    """The speeds of one rank's engines; a rank's cores divide the elements evenly."""
+
+    elements_per_s: Mapping[tuple[Engine, Mode], int]
+    flops_per_s: Mapping[DType, int]
+    dma_bytes_per_s: int
+    dma_start_ps: int
+    step_ps: Mapping[Engine, int]  # of an instruction that waits for the last one's result
+    table_ps: int  # to load the tables of another function
+
+
+@attrs.frozen
+class Duration:
+    """The time of an instruction: what comes before anything moves, and what goes on with that."""
+
+    start_ps: int
+    work_ps: int
+
+    @property
+    def ps(self) -> int:
+        """Both, one after the other."""
+        return self.start_ps + self.work_ps
+
+
+def duration_of(work: Work, speeds: Speeds) -> Duration:
+    """The time of work: tiles are loaded, worked on and stored, each while others are.
+
+    With T tiles, one is loaded before engines begin and one stored when they have ended; if DMA
+    takes longer than engines, they still work on the last tile when all are loaded.
+    """
+    engines_ps = engines_of(work, speeds)
+    dma_ps = _ps(work.dma_read, speeds.dma_bytes_per_s)
+    dma_ps += _ps(work.dma_written, speeds.dma_bytes_per_s)
+    steps_ps = sum(
+        count * speeds.step_ps[engine]
+        for phase in work.phases
+        for engine, count in phase.chain.items()
+    )
+    longer, shorter = max(engines_ps, dma_ps), min(engines_ps, dma_ps)
+    return Duration(
+        work.starts * speeds.dma_start_ps + steps_ps + work.tables * speeds.table_ps,
+        longer + ceil(work.tile * shorter),
+    )
+
+
+def engines_of(work: Work, speeds: Speeds) -> int:
+    """Picoseconds of the engines: of each phase the busiest one, or the busiest of all phases."""
+    busy = [busy_ps(phase, speeds) for phase in work.phases]
+    if not work.overlaps:
+        return sum(max(of_phase.values(), default=0) for of_phase in busy)
+    return max(total_ps(work, speeds).values(), default=0)
+
+
+def total_ps(work: Work, speeds: Speeds) -> dict[Engine, int]:
+    """Picoseconds of each engine that does something."""
+    total: dict[Engine, int] = {}
+    for phase in work.phases:
+        for engine, ps in busy_ps(phase, speeds).items():
+            total[engine] = total.get(engine, 0) + ps
+    return total
+
+
+def busy_ps(phase: Phase, speeds: Speeds) -> dict[Engine, int]:
+    """Picoseconds of each engine in one phase."""
+    busy: dict[Engine, int] = {}
+    for (engine, mode), cycles in phase.lanes.items():
+        ps = _ps(cycles, speeds.elements_per_s[engine, mode])
+        busy[engine] = busy.get(engine, 0) + ps
+    for dtype, cycles in phase.passes.items():
+        ps = _ps(cycles * FLOPS_PER_CYCLE, speeds.flops_per_s[dtype])
+        busy[Engine.TENSOR] = busy.get(Engine.TENSOR, 0) + ps
+    return busy
+
+
+def _ps(amount: int, rate: int) -> int:
+    return -(-amount * PS_PER_S // rate)
+
+
+def _generic() -> Speeds:
+    quick = {Mode.FULL: 1, Mode.NARROW: 4, Mode.NARROW_PAIR: 2}
+    return Speeds(
+        elements_per_s={
+            (engine, mode): LANES * 10**9 * (times if engine is Engine.VECTOR else 1)
+            for engine in (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
+            for mode, times in quick.items()
+        },
+        flops_per_s={dtype: 80 * PS_PER_S // max(1, dtype.size_bytes // 2) ** 2 for dtype in DType},
+        dma_bytes_per_s=360 * 10**9,
+        dma_start_ps=1_300_000,
+        step_ps=dict.fromkeys(Engine, 300_000),
+        table_ps=1_300_000,
+    )
+
+
+GENERIC = _generic()
+"""Round figures of a core of no device in particular, for comparing one way of compiling with
+another where no topology is known."""
+
+_TIES = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
+
+
+def engine_of(work: Work) -> Engine:
+    """The engine that works longest, whose queue the instruction stands in; Sync where none works.
+
+    The first of Tensor, Vector, Scalar and GpSimd where several work as long.
+    """
+    total = total_ps(work, GENERIC)
+    busy = (engine for engine in _TIES if engine in total)
+    return max(busy, key=total.__getitem__, default=Engine.SYNC)
