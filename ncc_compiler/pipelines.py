@@ -10,6 +10,7 @@ from ncc_compiler.overlap.attention import FuseAttention
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.fuse import Fuse
+from ncc_compiler.overlap.products import FuseProducts
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
@@ -54,6 +55,7 @@ STANDARD: Sequence[Pass] = (
     RemoveDeadCode(),
     FuseAttention(),
     Fuse(),
+    FuseProducts(),
 )
 
 # In addition, what lets collectives run beside compute.
@@ -80,6 +82,7 @@ THOROUGH: Sequence[Pass] = (
     RemoveDeadCode(),
     FuseAttention(),
     Fuse(),
+    FuseProducts(),
     # collectives beside compute
     AssignStreams(),
     Bucket(),
