@@ -16,6 +16,7 @@ from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
+from ncc_compiler.passes.fill_arrays import FillArrays
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
@@ -50,6 +51,8 @@ STANDARD: Sequence[Pass] = (
     Simplify(),
     RemoveDeadCode(),
     Fuse(),
+    FillArrays(),
+    RemoveDeadCode(),
 )
 
 # In addition, what lets collectives run beside compute.
@@ -73,6 +76,7 @@ THOROUGH: Sequence[Pass] = (
     Simplify(),
     RemoveDeadCode(),
     Fuse(),
+    FillArrays(),
     # collectives beside compute
     AssignStreams(),
     Bucket(),
