@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.graph import Computation, Literal, Module, Node, NodeId
+from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.clusters import splat
 from ncc_compiler.passes.manager import Pass
@@ -48,7 +48,7 @@ class FillArrays(Pass):
         values = {
             position: value
             for position, node in enumerate(body.nodes)
-            if node.op == "constant" and isinstance(node.type, ArrayType)
+            if node.op == "constant" and node.has_value() and isinstance(node.type, ArrayType)
             if node.array.shape and node.array.size_bytes > self.limit_bytes
             if (value := splat(node)) is not None
         }
@@ -81,6 +81,5 @@ class FillArrays(Pass):
 def _fill(rebuild: Rebuild, node: Node, value: np.ndarray) -> NodeId:
     """What fills an array with equal elements."""
     kind = ArrayType(node.array.dtype)
-    literal = Literal(value.reshape(()))
-    scalar = rebuild.derived(node, "constant", kind, [], literal=literal)
+    scalar = rebuild.constant(node, kind, value)
     return rebuild.derived(node, "broadcast", node.array, [scalar], dimensions=())
