@@ -18,6 +18,7 @@ from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
+from ncc_compiler.passes.fill_arrays import FillArrays
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.fold_transposes import FoldTransposes
 from ncc_compiler.passes.inline_calls import InlineCalls
@@ -56,6 +57,8 @@ STANDARD: Sequence[Pass] = (
     FuseAttention(),
     Fuse(),
     FuseProducts(),
+    FillArrays(),
+    RemoveDeadCode(),
 )
 
 # In addition, what lets collectives run beside compute.
@@ -83,6 +86,7 @@ THOROUGH: Sequence[Pass] = (
     FuseAttention(),
     Fuse(),
     FuseProducts(),
+    FillArrays(),
     # collectives beside compute
     AssignStreams(),
     Bucket(),

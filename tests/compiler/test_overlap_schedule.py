@@ -234,11 +234,13 @@ def streams(*lines: str, before: str = SUM) -> dict[str, int | None]:
     return {node.name: written_stream(node) for node in nodes if "all-reduce" in node.op}
 
 
+WIDE = "f32[1024,2048]"  # such a gradient takes longer than a collective's start
 TWO = (
     f"%x = {SIDE} parameter(0)",
     f"%s = {SIDE} all-reduce(%x), to_apply=%sum",
     f"%y = {SIDE} dot(%s, %x), {DIMS}",
-    f"%g = {SIDE} all-reduce(%x), to_apply=%sum",
+    f"%w = {WIDE} parameter(1)",
+    f"%g = {WIDE} all-reduce(%w), to_apply=%sum",
 )
 
 
@@ -276,8 +278,8 @@ def test_a_stream_that_is_written_stays():
 
 def test_other_attributes_for_the_compiler_stay():
     module = load(
-        *TWO[:3],
-        f'{TWO[3]}, frontend_attributes={{collective_type="x"}}',
+        *TWO[:4],
+        f'{TWO[4]}, frontend_attributes={{collective_type="x"}}',
         header="HloModule m, replica_count=4",
         before=SUM,
     )
