@@ -168,8 +168,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.execution",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.executable",
+        "ncc_runtime.machine_model",
         "ncc_runtime.placement",
         "ncc_runtime.report",
+        "ncc_runtime.runtime",
         "ncc_runtime.topology",
     },
     "ncc_runtime.bits": {

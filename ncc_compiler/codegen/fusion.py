@@ -17,6 +17,7 @@ from ncc_compiler.codegen.parameters import origin_of
 from ncc_compiler.codegen.regions import RegionTable, selected_instr, spelling
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import (
@@ -27,6 +28,7 @@ from ncc_runtime.neff.program import (
     Origin,
     ValueType,
 )
+from ncc_runtime.neff.work import work_of_fusion
 
 Values = tuple[int, ...]
 
@@ -66,7 +68,7 @@ def fused_computation(
     return FusedComputation(
         LoweredFusion(fusion, tuple(rows.origins)),
         rows.constants,
-        busiest_engine(elements_by_engine(rows.work)),
+        engine_of(work_of_fusion(fusion, regions.rows())),
         _costs_of(computation, rows, results),
     )
 

@@ -141,7 +141,7 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
     first = body.nodes[node.operands[0]]
     if node.op in _VIEWS:
         return Role.VIEW if first.array.dtype is node.type.dtype else Role.NAME
-    if node.op == "convert" and _is_stored(body, node.operands[0]):
+    if node.op == "convert":
         widens = node.type.dtype.size_bytes > first.array.dtype.size_bytes
         return Role.COPIED if widens else Role.FUSED
     if node.op == "bitcast-convert" and first.array.shape != node.type.shape:

@@ -40,8 +40,8 @@ from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unuse
 class Fuse(Pass):
     """A fusion holds at most `limit_nodes` operations; 0 in `enabled` leaves all by themselves.
 
-    A computation that has such fusions has been through and stays as it is; regions of reductions
-    are scalar, and stay too.
+    A computation that has fusions has been through and stays as it is; regions of reductions are
+    scalar, and stay too.
     """
 
     name: ClassVar[str] = "fuse"
@@ -55,18 +55,16 @@ class Fuse(Pass):
         running = running_computations(module)
         computations: dict[str, Computation] = {}
         for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(map(_is_made_here, body.nodes)):
+            if name in running and not any(map(_is_ours, body.nodes)):
                 clustering = clusters_of(module, body, self.limit_nodes)
                 body = fused(body, clustering, dict(module.computations), computations)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
 
 
-def _is_made_here(node: Node) -> bool:
-    return node.op == FUSION and node.attributes.get("kind") in _KINDS
-
-
-_KINDS = frozenset({"kLoop", "kInput"})
+def _is_ours(node: Node) -> bool:
+    """Whether this pass made a fusion; those of whole patterns are there before it."""
+    return node.op == FUSION and node.attributes.get("kind") != "kCustom"
 
 
 def running_computations(module: Module) -> set[str]:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import product
 from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import numpy as np
@@ -31,14 +32,32 @@ from ncc_runtime.calibration.constants import (
     ALL,
     BEGIN,
     LEAST_PS,
-    MOST_PS,
     Constants,
     free_of,
+    most_ps,
     of_generation,
     shipped,
 )
-from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
-from ncc_runtime.calibration.rows import MeasuredRow
+from ncc_runtime.calibration.predict import Overrides, PlacedRow, Prediction
+from ncc_runtime.progress import Phase
+
+Row = TypeVar("Row", bound=PlacedRow)
+
+
+class RowPredictor(Protocol[Row]):
+    """What times rows of one kind by constants."""
+
+    now: Phase
+
+    def generation(self, row: Row) -> str:
+        """The generation of a row's instance, whose constants it has."""
+
+    def predict(self, row: Row, overrides: Overrides) -> Prediction:
+        """The time of a row and by what."""
+
+    def clock_us(self, row: Row, name: str, overrides: Overrides) -> float:
+        """The time of a row by one algorithm."""
+
 
 LARGER = 16
 """Finite differences: a constant grows by 1/LARGER of its value."""
@@ -58,8 +77,8 @@ class Lines:
 
 
 def lines_at(
-    predictor: Predictor,
-    rows: Sequence[MeasuredRow],
+    predictor: RowPredictor[Any],
+    rows: Sequence[PlacedRow],
     constants: Constants,
     predicted: Sequence[Prediction],
     free: Collection[tuple[str, str]],
@@ -190,19 +209,24 @@ class Fit:
     determinations: tuple[Determination, ...] = ()
 
 
-def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fit:
+def fitted(
+    predictor: RowPredictor[Any], rows: Sequence[PlacedRow], constants: Overrides = BEGIN
+) -> Fit:
     """The constants of every generation that has rows; those that rows do not tell are as shipped.
 
     Of several that they do not tell, the one with the largest error is taken as shipped first, as
     the others may be told then.
     """
-    defaults = {name: shipped(of_name) for name, of_name in by(rows, predictor.generation).items()}
+    defaults = {
+        name: shipped(of_name, constants)
+        for name, of_name in by(rows, predictor.generation).items()
+    }
     as_shipped = {
         free_of(name, key): value
         for name, constants in defaults.items()
         for key, value in constants.items()
     }
-    begin = {(where, key): BEGIN[key] for where, key in as_shipped}
+    begin = {(where, key): constants[key] for where, key in as_shipped}
     free, distance = dict.fromkeys(begin), _Distance(rows)
     fixed: list[Determination] = []
     while True:
@@ -219,7 +243,7 @@ def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fit:
         fixed += dropped
         begin = {where: best[where] if where in free else as_shipped[where] for where in begin}
     # a common constant as shipped is each generation's own
-    constants = MappingProxyType(
+    found = MappingProxyType(
         {
             name: MappingProxyType(
                 {
@@ -230,7 +254,7 @@ def fitted(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fit:
             for name in defaults
         }
     )
-    return Fit(constants, (*told, *fixed))
+    return Fit(found, (*told, *fixed))
 
 
 def standard_errors(jacobian: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -268,7 +292,7 @@ def _determinations(
     determinations = []
     for number, (where, key) in enumerate(places):
         others = np.flatnonzero(np.abs(correlation[number]) > TIED)
-        is_inside = LEAST_PS < constants[where, key] < MOST_PS
+        is_inside = LEAST_PS < constants[where, key] < most_ps(key)
         determinations.append(
             Determination(
                 where,
@@ -282,11 +306,9 @@ def _determinations(
     return determinations
 
 
-def by(
-    rows: Iterable[MeasuredRow], key: Callable[[MeasuredRow], str]
-) -> dict[str, list[MeasuredRow]]:
+def by(rows: Iterable[Row], key: Callable[[Row], str]) -> dict[str, list[Row]]:
     """Rows in groups, groups in the order of their first row."""
-    groups: dict[str, list[MeasuredRow]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
     return groups
@@ -295,7 +317,7 @@ def by(
 class _Distance:
     """The objective: the mean over tables of the mean fourth power of the relative error."""
 
-    def __init__(self, rows: Sequence[MeasuredRow]) -> None:
+    def __init__(self, rows: Sequence[PlacedRow]) -> None:
         self.rows = rows
         tables = by(rows, lambda row: row.table)
         self.measured = np.array([row.time_us for row in rows])
@@ -321,7 +343,7 @@ class _Trial:
 
 
 def _searched(
-    predictor: Predictor,
+    predictor: RowPredictor[Any],
     distance: _Distance,
     begin: Constants,
     free: Collection[tuple[str, str]],
@@ -330,11 +352,12 @@ def _searched(
     best = _evaluated(predictor, distance, begin)
     lines, reach = _lines_of(predictor, distance, best, free), REACH
     is_free = np.array([place in free for place in begin])
+    most = np.array([most_ps(key) for _, key in begin], float)
     while reach > LEAST_REACH and is_free.any():
         # the minimum by the lines, in a box around the point where they were drawn
         at = np.where(is_free, lines.at, 1)
         low = np.where(is_free, np.maximum(1 / reach, LEAST_PS / at), 1)
-        high = np.where(is_free, np.minimum(reach, MOST_PS / at), 1)
+        high = np.where(is_free, np.minimum(reach, most / at), 1)
         relative = minimum(distance.along(lines), np.ones(len(low)), low, high)
         moved = np.round(relative * lines.at)
         if np.allclose(moved, lines.at, rtol=ENOUGH):
@@ -350,12 +373,15 @@ def _searched(
 
 
 def _lines_of(
-    predictor: Predictor, distance: _Distance, trial: _Trial, free: Collection[tuple[str, str]]
+    predictor: RowPredictor[Any],
+    distance: _Distance,
+    trial: _Trial,
+    free: Collection[tuple[str, str]],
 ) -> Lines:
     return lines_at(predictor, distance.rows, trial.constants, trial.predicted, free)
 
 
-def _evaluated(predictor: Predictor, distance: _Distance, constants: Constants) -> _Trial:
+def _evaluated(predictor: RowPredictor[Any], distance: _Distance, constants: Constants) -> _Trial:
     """Runs the clock on every row."""
     overrides = {
         name: of_generation(constants, name) for name in by(distance.rows, predictor.generation)

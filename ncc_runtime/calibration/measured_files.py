@@ -115,6 +115,12 @@ def read_measured(
     return tuple(_as_row(point, unsaid, Path(path).stem) for point in read_points(path))
 
 
+def has_rows(path: str) -> bool:
+    """Whether a JSON file has rows of collectives or results of nccom-test."""
+    document = json_of(read_file(path, MOST_JSON_BYTES).decode("utf-8-sig"))
+    return isinstance(document, dict) and not {"rows", "results"}.isdisjoint(document)
+
+
 _NEEDED = {"instance": "--topology", "ranks": "-r", "op": "--op", "dtype": "-d"}
 """What a row has to say, and the options that say it for a file."""
 

@@ -7,6 +7,7 @@ executables that plans are filled to.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -20,6 +21,7 @@ from ncc_runtime.execution.clock.clock import collective_ps
 from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of, replica_groups_of
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.lowering.lower import lower_plans
+from ncc_runtime.machine_model.timing import OF_ALL_MACHINES
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, place
 from ncc_runtime.progress import Phase
@@ -174,8 +176,36 @@ def _check_runs(row: MeasuredRow, plans: tuple[Candidate, ...]) -> None:
         raise InputError(f"algorithm {row.algorithm!r} cannot run: {plan.reason}")
 
 
+class PlacedRow(Protocol):
+    """A measured row: where it ran, and where it was read."""
+
+    @property
+    def instance(self) -> str:
+        """The instance type."""
+
+    @property
+    def nodes(self) -> int:
+        """How many."""
+
+    @property
+    def lnc(self) -> int | None:
+        """Physical cores of a rank; None: the generation's default."""
+
+    @property
+    def table(self) -> str:
+        """Rows that were measured together."""
+
+    @property
+    def time_us(self) -> float:
+        """What was measured."""
+
+    @property
+    def origin(self) -> str:
+        """File and number, for errors."""
+
+
 @contextmanager
-def named(row: MeasuredRow) -> Iterator[None]:
+def named(row: PlacedRow) -> Iterator[None]:
     """Errors name the file and number of the row."""
     try:
         yield
@@ -194,11 +224,16 @@ def _case(row: MeasuredRow, overrides: Overrides) -> _Case:
     return _unmeasured(row), tuple(sorted(overrides.items()))
 
 
-def overridden(row: MeasuredRow, overrides: Overrides) -> Topology:
-    """The instances of a row with other values of some of the figures that they have."""
+def overridden(row: PlacedRow, overrides: Overrides) -> Topology:
+    """The instances of a row with other values of some of the figures that they have.
+
+    Constants that no preset has, for they are all machines', are given to it.
+    """
     spec = load_spec(row.instance)
     changed = {
-        key: Figure(value, "overridden") for key, value in overrides.items() if key in spec.figures
+        key: Figure(value, "overridden")
+        for key, value in overrides.items()
+        if key in spec.figures or key in OF_ALL_MACHINES
     }
     figures = MappingProxyType({**spec.figures, **changed})
     return build_spec(attrs.evolve(spec, figures=figures), row.nodes, row.lnc)

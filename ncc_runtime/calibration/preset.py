@@ -1,7 +1,7 @@
 """Fitted constants as topology files: one for each instance type of the rows."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ncc_runtime.calibration.constants import ALL
@@ -27,14 +27,18 @@ def targets(path: str, instances: Iterable[str]) -> Mapping[str, Path]:
     return {name: target.with_name(f"{target.stem}-{name}.toml") for name in names}
 
 
-def presets(calibration: Calibration, path: str) -> Iterator[tuple[Path, str]]:
-    """Files and their texts."""
-    for name, file in targets(path, (fit.row.instance for fit in calibration.rows)).items():
-        yield file, _text(calibration, name)
+def presets(calibrations: Sequence[Calibration], path: str) -> Iterator[tuple[Path, str]]:
+    """Files and their texts, of what rows of collectives and of steps have told."""
+    instances = [fit.row.instance for one in calibrations for fit in one.rows]
+    for name, file in targets(path, instances).items():
+        generation = load_spec(name).generation or name
+        lines = [f'name = "{name}-fitted"', f'base = "{name}"']
+        for calibration in calibrations:
+            lines += _sections(calibration, generation)
+        yield file, "\n".join(lines) + "\n"
 
 
-def _text(calibration: Calibration, name: str) -> str:
-    generation = load_spec(name).generation or name
+def _sections(calibration: Calibration, generation: str) -> Iterator[str]:
     tables = ", ".join(
         dict.fromkeys(
             fit.row.table
@@ -49,15 +53,12 @@ def _text(calibration: Calibration, name: str) -> str:
         for one in calibration.determinations
         if one.generation in (ALL, generation) and not one.is_fitted
     }
-    fitted = {
-        key: value for key, value in calibration.constants[generation].items() if key not in untold
-    }
-    lines = [f'name = "{name}-fitted"', f'base = "{name}"']
-    for section in ("cc", "intra_chip"):
+    constants = calibration.constants.get(generation, {})
+    fitted = {key: value for key, value in constants.items() if key not in untold}
+    for section in ("cc", "intra_chip", "timing"):
         leaves = [
             f"{key.removeprefix(section + '.')} = {{value = {value:_}, source = {source}}}"
             for key, value in fitted.items()
             if key.startswith(section + ".")
         ]
-        lines += ["", f"[{section}]", *leaves] if leaves else []
-    return "\n".join(lines) + "\n"
+        yield from ["", f"[{section}]", *leaves] if leaves else []

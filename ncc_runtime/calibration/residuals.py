@@ -2,24 +2,33 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from ncc_runtime.calibration.constants import ALL, shipped
-from ncc_runtime.calibration.fit import MOST_ERROR, Determination, Fit, Fitted, by, fitted
-from ncc_runtime.calibration.predict import Overrides, Prediction, Predictor
+from ncc_runtime.calibration.constants import ALL, BEGIN, shipped
+from ncc_runtime.calibration.fit import (
+    MOST_ERROR,
+    Determination,
+    Fit,
+    Fitted,
+    RowPredictor,
+    by,
+    fitted,
+)
+from ncc_runtime.calibration.predict import Overrides, Prediction
 from ncc_runtime.calibration.rows import MeasuredRow
+from ncc_runtime.calibration.steps import StepRow
 from ncc_runtime.progress import phase
 from ncc_runtime.report.run import SCHEMA
 
 
 @attrs.frozen
 class Residual:
-    """A row and its prediction."""
+    """A row, of a collective or a step, and its prediction."""
 
-    row: MeasuredRow
+    row: MeasuredRow | StepRow
     predicted: Prediction
 
     @property
@@ -38,32 +47,45 @@ class Calibration:
     determinations: tuple[Determination, ...] = ()  # of what was fitted, or should have been
 
 
+Rows = Sequence[MeasuredRow] | Sequence[StepRow]
+
+
 def calibrated(
-    predictor: Predictor, rows: Sequence[MeasuredRow], *, is_fitted: bool, leave_one_out: bool
+    predictor: RowPredictor[Any],
+    rows: Rows,
+    *,
+    is_fitted: bool,
+    leave_one_out: bool,
+    begin: Overrides = BEGIN,
 ) -> Calibration:
-    """The rows by the constants that are shipped, or by those that fit them best."""
+    """The rows by the constants that are shipped, or by those that fit them best.
+
+    `begin` has the constants that such rows tell, and where the search for them begins.
+    """
     with phase("calibration", "runs of the clock") as predictor.now:
-        fit = fitted(predictor, rows) if is_fitted else Fit(_shipped(predictor, rows))
+        defaults = _shipped(predictor, rows, begin)
+        fit = fitted(predictor, rows, begin) if is_fitted else Fit(defaults)
         left_out: tuple[Residual, ...] = ()
         if leave_one_out:
             for name, table in by(rows, lambda row: row.table).items():
                 others = [row for row in rows if row.table != name]
                 # as shipped where no other row is of the generation
                 refitted = {
-                    **_shipped(predictor, table),
-                    **(fitted(predictor, others).constants if others else {}),
+                    **_shipped(predictor, table, begin),
+                    **(fitted(predictor, others, begin).constants if others else {}),
                 }
                 left_out += _residuals(predictor, table, refitted)
         found = _residuals(predictor, rows, fit.constants)
         return Calibration(fit.constants, found, left_out, fit.determinations)
 
 
-def _shipped(predictor: Predictor, rows: Sequence[MeasuredRow]) -> Fitted:
-    return {name: shipped(of_name) for name, of_name in by(rows, predictor.generation).items()}
+def _shipped(predictor: RowPredictor[Any], rows: Rows, begin: Overrides) -> Fitted:
+    groups = by(rows, predictor.generation)
+    return {name: shipped(of_name, begin) for name, of_name in groups.items()}
 
 
 def _residuals(
-    predictor: Predictor, rows: Sequence[MeasuredRow], constants: Mapping[str, Overrides]
+    predictor: RowPredictor[Any], rows: Rows, constants: Mapping[str, Overrides]
 ) -> tuple[Residual, ...]:
     return tuple(
         Residual(row, predictor.predict(row, constants[predictor.generation(row)])) for row in rows
@@ -119,14 +141,7 @@ def as_text(calibration: Calibration, *, every_row: bool) -> str:
     for generation, constants in calibration.constants.items():
         lines += [f"  {generation:<6}{key:<28}{value:>12,}" for key, value in constants.items()]
     if every_row:
-        lines += ["", f"{'table':<20}{'op':<15}{'size(B)':>11}{'measured us':>13}"]
-        lines[-1] += f"{'model us':>12}{'error %':>9}  algorithm"
-        for residual in calibration.rows:
-            row, predicted = residual.row, residual.predicted
-            lines.append(
-                f"{row.table:<20}{row.op:<15}{row.size_bytes:>11}{row.time_us:>13.2f}"
-                f"{predicted.time_us:>12.2f}{residual.percent:>+9.1f}  {predicted.algorithm}"
-            )
+        lines += ["", *_row_lines(calibration.rows)]
     lines += _summaries("table", by_table(calibration.rows))
     lines += _summaries("size", by_band(calibration.rows))
     if calibration.determinations:
@@ -142,6 +157,22 @@ def as_text(calibration: Calibration, *, every_row: bool) -> str:
     return "\n".join(lines)
 
 
+def _row_lines(residuals: Sequence[Residual]) -> Iterator[str]:
+    """A head and a line for each row; all are of one kind."""
+    numbers = f"{'measured us':>13}{'model us':>12}{'error %':>9}"
+    is_of_steps = isinstance(residuals[0].row, StepRow)
+    head = f"{'step':<46}" if is_of_steps else f"{'op':<15}{'size(B)':>11}"
+    yield f"{'table':<20}{head}{numbers}" + ("" if is_of_steps else "  algorithm")
+    for residual in residuals:
+        row, predicted = residual.row, residual.predicted
+        numbers = f"{row.time_us:>13.2f}{predicted.time_us:>12.2f}{residual.percent:>+9.1f}"
+        if isinstance(row, StepRow):
+            yield f"{row.table:<20}{row.title:<46}{numbers}"
+        else:
+            what = f"{row.op:<15}{row.size_bytes:>11}"
+            yield f"{row.table:<20}{what}{numbers}  {predicted.algorithm}"
+
+
 Groups = Mapping[str, Sequence[Residual]]
 
 
@@ -154,16 +185,18 @@ def by_table(residuals: Sequence[Residual]) -> Groups:
 
 
 def by_band(residuals: Sequence[Residual]) -> Groups:
-    """Residuals by the band of sizes of their rows; of bands that have rows."""
-    bands = {
-        name: [residual for residual in residuals if band(residual.row) == name]
-        for name, _ in BANDS
-    }
+    """Residuals by the band of sizes of their rows; of bands that have rows. Steps have no size."""
+    bands: dict[str, list[Residual]] = {name: [] for name, _ in BANDS}
+    for residual in residuals:
+        if isinstance(residual.row, MeasuredRow):
+            bands[band(residual.row)].append(residual)
     return {name: members for name, members in bands.items() if members}
 
 
 def _summaries(kind: str, groups: Groups) -> list[str]:
-    """An empty line, a head and a line for each group."""
+    """An empty line, a head and a line for each group; nothing without groups."""
+    if not groups:
+        return []
     return [
         "",
         f"{kind:<20}{'rows':>5}{'median |error| %':>18}{'worst %':>9}",
@@ -182,13 +215,22 @@ def _worst(residuals: Sequence[Residual]) -> float:
     return max((residual.percent for residual in residuals), key=abs)
 
 
-def as_json(calibration: Calibration) -> dict[str, Any]:
-    """The object of `--json`."""
+def as_json(calibration: Calibration | None, steps: Calibration | None = None) -> dict[str, Any]:
+    """The object of `--json`: of rows of collectives, and below `steps` of rows of steps."""
     return {
         "schema": SCHEMA,
+        **_fields(calibration),
+        "steps": None if steps is None else _fields(steps),
+    }
+
+
+def _fields(calibration: Calibration | None) -> dict[str, Any]:
+    calibration = calibration or Calibration({}, ())
+    rows = calibration.rows
+    return {
         "constants": {name: dict(constants) for name, constants in calibration.constants.items()},
-        "median_error_percent": _median(calibration.rows),
-        "worst_error_percent": _worst(calibration.rows),
+        "median_error_percent": _median(rows) if rows else None,
+        "worst_error_percent": _worst(rows) if rows else None,
         "determinations": [
             {
                 "generation": one.generation or None,
@@ -208,17 +250,19 @@ def as_json(calibration: Calibration) -> dict[str, Any]:
                 "median_error_percent": _median(group),
                 "worst_error_percent": _worst(group),
             }
-            for name, group in by_band(calibration.rows).items()
+            for name, group in by_band(rows).items()
         ],
-        "rows": [_object(residual) for residual in calibration.rows],
+        "rows": [_object(residual) for residual in rows],
         "left_out": [_object(residual) for residual in calibration.left_out],
     }
 
 
 def _object(residual: Residual) -> dict[str, Any]:
-    return {
+    found = {
         **attrs.asdict(residual.row),
         "predicted_us": residual.predicted.time_us,
-        "algorithm": residual.predicted.algorithm,
         "error_percent": residual.percent,
     }
+    if isinstance(residual.row, StepRow):
+        return {**found, "programs": dict(residual.row.programs)}
+    return {**found, "algorithm": residual.predicted.algorithm}

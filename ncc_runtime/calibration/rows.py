@@ -48,23 +48,23 @@ def rows_of(path: str, rows: object) -> tuple[MeasuredRow, ...]:
 def _row(place: str, row: object) -> MeasuredRow:
     if not isinstance(row, dict):
         raise InputError(f"{place}: {row!r} is not an object")
-    op, dtype = _word(place, row, "op"), _word(place, row, "dtype")
+    op, dtype = word_of(place, row, "op"), word_of(place, row, "dtype")
     for key, word, known in (("op", op, OPERATORS), ("dtype", dtype, DTYPES)):
         if word not in known:
             raise InputError(f"{place}: {key} {word!r} is unknown; known: {', '.join(known)}")
     return checked(
         MeasuredRow(
-            table=_word(place, row, "table"),
-            instance=_word(place, row, "instance"),
-            nodes=_count(place, row, "nodes") if "nodes" in row else 1,
-            lnc=_count(place, row, "lnc") if row.get("lnc") is not None else None,
-            ranks=_count(place, row, "ranks"),
+            table=word_of(place, row, "table"),
+            instance=word_of(place, row, "instance"),
+            nodes=count_of(place, row, "nodes") if "nodes" in row else 1,
+            lnc=count_of(place, row, "lnc") if row.get("lnc") is not None else None,
+            ranks=count_of(place, row, "ranks"),
             op=op,
             dtype=dtype,
-            size_bytes=_count(place, row, "size_bytes"),
-            time_us=_time(place, row),
-            pair=_word(place, row, "pair") if "pair" in row else "",
-            algorithm=_word(place, row, "algorithm") if "algorithm" in row else "",
+            size_bytes=count_of(place, row, "size_bytes"),
+            time_us=time_of(place, row),
+            pair=word_of(place, row, "pair") if "pair" in row else "",
+            algorithm=word_of(place, row, "algorithm") if "algorithm" in row else "",
             origin=place,
         )
     )
@@ -89,21 +89,24 @@ def _value(place: str, row: Mapping[str, object], key: str) -> object:
     return row[key]
 
 
-def _word(place: str, row: Mapping[str, object], key: str) -> str:
+def word_of(place: str, row: Mapping[str, object], key: str) -> str:
+    """A word of a row; InputError if it is none."""
     word = _value(place, row, key)
     if not isinstance(word, str) or not word or not word.isprintable():
         raise InputError(f"{place}: {key} {word!r} is not a word")
     return word
 
 
-def _count(place: str, row: Mapping[str, object], key: str) -> int:
+def count_of(place: str, row: Mapping[str, object], key: str) -> int:
+    """A whole number from 1 of a row; InputError if it is none."""
     value = _value(place, row, key)
     if type(value) is not int or not 1 <= value <= 1 << 50:
         raise InputError(f"{place}: {key} {value!r} is not a whole number from 1")
     return value
 
 
-def _time(place: str, row: Mapping[str, object]) -> float:
+def time_of(place: str, row: Mapping[str, object]) -> float:
+    """The measured time of a row in microseconds; InputError if it is none."""
     value = _value(place, row, "time_us")
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-6 <= value < 1e12:
         raise InputError(f"{place}: time_us {value!r} is not a time from a picosecond")

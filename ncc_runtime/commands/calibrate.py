@@ -1,6 +1,7 @@
 """`nccrt calibrate`: constants from measured rows."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -8,6 +9,11 @@ from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import lnc_option
 from ncc_runtime.errors import Notice
+
+if TYPE_CHECKING:
+    from ncc_runtime.calibration.residuals import Calibration
+    from ncc_runtime.calibration.rows import MeasuredRow
+    from ncc_runtime.calibration.steps import StepRow
 
 
 @click.command(
@@ -18,7 +24,10 @@ from ncc_runtime.errors import Notice
 )
 @click.argument("files", metavar="ROWS...", type=click.Path(), nargs=-1, required=True)
 @click.option("--out", metavar="PRESET.toml", type=click.Path(), help="Write a topology file.")
-@click.option("--shipped", is_flag=True, help="Fit nothing: how far the built-in constants are.")
+@click.option(
+    "--shipped/--fit",
+    help="Fit nothing: how far the built-in constants are; or fit them, as by default.",
+)
 @click.option("--leave-one-out", is_flag=True, help="Also predict each table from the others.")
 @click.option("--summary", is_flag=True, help="Print tables, not every row.")
 @click.option(
@@ -50,10 +59,14 @@ def calibrate(
     table), of which options say what it does not: its results name neither operator nor machine.
     Keys beside its results may say it, too: op, ranks, nodes, lnc, dtype, instance. With several
     instance types, --out writes a file for each.
+
+    ROWS may also have {"steps": [...]}, whole steps that were measured: program, a path of a .neff,
+    or programs, {path: how often it runs}; instance, time_us; and nodes, lnc, table, name.
     """
     from ncc_runtime.calibration import preset, residuals
-    from ncc_runtime.calibration.measured_files import read_measured
+    from ncc_runtime.calibration.constants import STEPS_BEGIN
     from ncc_runtime.calibration.predict import Predictor
+    from ncc_runtime.calibration.steps import StepPredictor
     from ncc_runtime.neff.whole_file import check_target, write_whole
     from ncc_runtime.report.bench import DTYPES, OPERATORS
 
@@ -69,22 +82,49 @@ def calibrate(
         for key in ("op", "ranks", "nodes", "dtype", "instance", "lnc")
         if words[key] is not None
     }
-    measured = tuple(row for file in files for row in read_measured(file, unsaid))
+    measured, steps = _rows(files, unsaid)
     if out is not None:
-        for file in preset.targets(out, (row.instance for row in measured)).values():
+        instances = [row.instance for row in (*measured, *steps)]
+        for file in preset.targets(out, instances).values():
             check_written({"--out": str(file)}, files)
-    calibration = residuals.calibrated(
-        Predictor(), measured, is_fitted=not shipped, leave_one_out=words["leave_one_out"]
-    )
+    asked = {"is_fitted": not shipped, "leave_one_out": words["leave_one_out"]}
+    of_collectives: Calibration | None = None
+    of_steps: Calibration | None = None
+    if measured:
+        of_collectives = residuals.calibrated(Predictor(), measured, **asked)
+    if steps:
+        found = None if of_collectives is None else of_collectives.constants
+        of_steps = residuals.calibrated(StepPredictor(found), steps, begin=STEPS_BEGIN, **asked)
+    calibrations = [one for one in (of_collectives, of_steps) if one is not None]
     written = []
-    for path, text in preset.presets(calibration, out) if out is not None else ():
+    for path, text in preset.presets(calibrations, out) if out is not None else ():
         write_whole(path, text.encode())
         written.append(str(path))
     reply.give(
-        fields=lambda: {**residuals.as_json(calibration), "written": written},
-        text=lambda: residuals.as_text(calibration, every_row=not words["summary"]),
+        fields=lambda: {**residuals.as_json(of_collectives, of_steps), "written": written},
+        text=lambda: "\n\n".join(
+            residuals.as_text(one, every_row=not words["summary"]) for one in calibrations
+        ),
     )
     for name in written:
         reply.say(f"wrote {name}")
-    if untold := residuals.undetermined(calibration):
-        reply.warn([Notice("undetermined", untold, "docs/timing.md#calibration")])
+    for one in calibrations:
+        if untold := residuals.undetermined(one):
+            reply.warn([Notice("undetermined", untold, "docs/timing.md#calibration")])
+
+
+def _rows(
+    files: Sequence[str], unsaid: Mapping[str, object]
+) -> "tuple[tuple[MeasuredRow, ...], tuple[StepRow, ...]]":
+    """Rows of collectives and of steps; a file has either, or both."""
+    from ncc_runtime.calibration.measured_files import has_rows, read_measured
+    from ncc_runtime.calibration.steps import read_steps
+
+    measured: tuple[MeasuredRow, ...] = ()
+    steps: tuple[StepRow, ...] = ()
+    for file in files:
+        of_file = read_steps(file)
+        steps += of_file
+        if not of_file or has_rows(file):
+            measured += read_measured(file, unsaid)
+    return measured, steps

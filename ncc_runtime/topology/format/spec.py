@@ -146,6 +146,7 @@ _OPTIONAL = {
     "intra_chip.core_bandwidth_bytes_per_s": ValueKind.RATE,
     "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
+    "timing.launch_ps": ValueKind.DELAY,
     **{
         f"engine.{name}.{factor}": ValueKind.COUNT
         for name in ("Vector", "Scalar", "GpSimd")
