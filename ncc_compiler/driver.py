@@ -70,10 +70,13 @@ def compile_model(
         verify_each = options.verify_each_pass
         canonical = run_passes(module, passes, verify_each=verify_each, observe=observe)
         with phase("generating instructions", ""):
-            program = generate(canonical)
-            if options.partial_all_reduce is not None:
-                model = with_partial_arrays(model, program)
-            return seal(described(program, model.parameters, model.results))
+            has_partial_arrays = options.partial_all_reduce is not None
+
+            def describe(program: Program) -> Program:
+                whole = with_partial_arrays(model, program) if has_partial_arrays else model
+                return described(program, whole.parameters, whole.results)
+
+            return seal(generate(canonical, describe))
 
 
 def with_partial_arrays(model: ModelText, program: Program) -> ModelText:

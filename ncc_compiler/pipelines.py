@@ -6,6 +6,7 @@ import attrs
 
 from ncc_compiler.options import CompileOptions, LateGradients
 from ncc_compiler.overlap.assign_streams import AssignStreams
+from ncc_compiler.overlap.attention import FuseAttention
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.fuse import Fuse
@@ -49,6 +50,7 @@ STANDARD: Sequence[Pass] = (
     ExpandCollectives(),
     Simplify(),
     RemoveDeadCode(),
+    FuseAttention(),
     Fuse(),
 )
 
@@ -72,6 +74,7 @@ THOROUGH: Sequence[Pass] = (
     CommonSubexpressions(),
     Simplify(),
     RemoveDeadCode(),
+    FuseAttention(),
     Fuse(),
     # collectives beside compute
     AssignStreams(),

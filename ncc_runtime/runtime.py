@@ -319,7 +319,8 @@ class Model:
                     yield run
                 return
             machine, known = self._machine(options), dict[Hashable, Run]()
-            machine.load(arrays)
+            changed = {number for _, number in between.feed} | between.of_step(first).keys()
+            machine.load(arrays, again=set(range(len(program.inputs))) - changed)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()

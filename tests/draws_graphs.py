@@ -103,12 +103,13 @@ WORLDS = [(1, 1), (2, 1), (1, 2), (1, 4), (2, 2), (3, 1), (1, 6), (2, 4), (1, 8)
 
 
 @st.composite
-def cases(draw, most_ops: int = 12, ops=None) -> Case:
+def cases(draw, most_ops: int = 12, ops=None, least_ops: int = 1) -> Case:
     """A random case; shrinks to few ops on one rank."""
     replica_count, num_partitions = draw(st.sampled_from(WORLDS))
     drawing = Drawing(draw, replica_count, num_partitions)
     drawing.parameter(ArrayType(DType.F32, drawing.shape()))
-    for add_op in draw(st.lists(_ops() if ops is None else ops, min_size=1, max_size=most_ops)):
+    steps = st.lists(_ops() if ops is None else ops, min_size=least_ops, max_size=most_ops)
+    for add_op in draw(steps):
         add_op(drawing)
     outputs = _outputs(drawing)
     ranks, seed = replica_count * num_partitions, draw(st.integers(0, 999))

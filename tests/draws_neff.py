@@ -7,6 +7,7 @@ the end of each loop, so the programs can also be run. Loops and branches stand 
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from ncc_runtime.neff.program import (
     Buffer,
     BufferId,
     BufferKind,
+    FusedInstr,
+    Fusion,
     Origin,
     Program,
     Region,
@@ -31,6 +34,7 @@ from ncc_runtime.neff.program import (
     Sharding,
     Tensor,
     TensorId,
+    ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups
@@ -67,6 +71,7 @@ class Growing:
         self.constants: dict[BufferId, bytes] = {}
         self.inputs: list[TensorId] = []
         self.attributes: list[dict[str, AttributeValue]] = []
+        self.fusions: list[Fusion] = []
         self.placeholders: list[Placeholder] = []
         self.rows: dict[Engine, list[Instr]] = {engine: [] for engine in ENGINES}
         self.producer: dict[int, tuple[int, int]] = {}  # tensor → semaphore and its value
@@ -237,6 +242,7 @@ class Growing:
             ),
             blocks=tuple(self.blocks),
             aliases=self.aliases(output),
+            fusions=tuple(self.fusions),
             **self.array_infos(output),
         )
 
@@ -340,6 +346,34 @@ def _reduce(program: Growing) -> None:
     program.compute("reduce", (source, start), (_new(program, DType.F32, (2,)),), row)
 
 
+def _fusion(program: Growing) -> None:
+    """A chain of rows on a tensor; its last value is a result, perhaps one before it, too."""
+    number, view = _any(program)
+    body: list[FusedInstr] = []
+    values, latest = [ValueType(view.dtype, view.shape)], 0
+
+    def row(opcode: str, kind: ValueType, operands: tuple[int, ...], **more: Any) -> int:
+        origin = program.draw(st.sampled_from([NONE, 0, 1]))
+        values.append(kind)
+        result = len(values) - 1
+        body.append(FusedInstr(opcode, (result,), operands, origin=origin, **more))
+        return result
+
+    for _ in range(program.draw(st.integers(0, 3))):
+        latest = row("add", values[latest], (latest, program.draw(st.sampled_from([0, latest]))))
+    half = row("constant", ValueType(DType.F32), (), constant="0.5")
+    many = row("broadcast", ValueType(DType.F32, (2, 3)), (half,), attributes={"dimensions": ()})
+    folds = {"dimensions": (1,), "region": 0}
+    row("reduce", ValueType(DType.F32, (2,)), (many, half), attributes=folds)
+    chosen = program.draw(st.sets(st.integers(1, len(values) - 1), min_size=1, max_size=3))
+    results = tuple(program.draw(st.permutations(sorted(chosen))))
+    fusion = Fusion(program.draw(NAMES), tuple(values), 1, tuple(body), results)
+    written = tuple(_new(program, kind.dtype, kind.shape) for kind in fusion.types(results))
+    attribute = program.attribute(fusion=len(program.fusions))
+    program.fusions.append(fusion)
+    program.compute("fusion", (number,), written, attribute)
+
+
 def _groups(program: Growing) -> Groups:
     """The ranks, in any order, cut into groups of one size."""
     order = program.draw(st.permutations(range(program.ranks)))
@@ -440,6 +474,7 @@ _FLAT_STEPS: tuple[Callable[[Growing], None], ...] = (
     _slice,
     _iota,
     _reduce,
+    _fusion,
     _gather,
     _all_reduce,
     _permute,

@@ -190,7 +190,7 @@ class Memory:
         for number, buffer in enumerate(program.buffers):
             units = range(buffer.address // self.unit, buffer.end // self.unit)
             touched = any((rank, unit) in self._held for rank in self._ranks for unit in units)
-            if buffer.kind in READ_ONLY and touched:
+            if buffer.kind in READ_ONLY and number not in program.donated().values() and touched:
                 yield f"buffer {number}, {buffer.name}, is read-only and was written"
 
     @property

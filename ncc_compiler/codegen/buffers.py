@@ -1,6 +1,6 @@
-"""Buffer assignment: which buffers share memory, and every buffer's address in a rank's HBM.
+"""Buffers that are one: work in place, so that copies and updates need no memory of their own.
 
-Three steps, each on top of the one before:
+Two steps, before buffers get their addresses (`placement.py`):
 
 1. *In-place updates and copy coalescing* (`write_in_place`, `coalesce_copies`), during lowering. A
    copy, and an update of a slice, may write where their first operand lies, if nobody reads the
@@ -10,15 +10,6 @@ Three steps, each on top of the one before:
    only for buffers that are defined there: each execution writes them anew before it reads them.
 2. *In-place collectives* (`alias_in_place_collectives`): all-reduces whose results may lie where
    their operands did.
-3. *Addresses* (`assign_addresses`). Inputs, constants and outputs have memory of their own, and so
-   has whatever is live across control flow, since loops come back to it. Other internal buffers
-   share: a buffer may lie where an older one lay if every access to the older one happens before
-   the newer one's first write in the partial order of the queues, whatever their speeds. Program
-   order promises nothing here, so live ranges are vector clocks and not intervals.
-
-The shared memory is cut into segments, each with the frontier of its last owner: per queue, how
-many items must be complete until the owner is dead. Older owners need no record: the last one could
-only move in when they were dead, and whoever knows that it is dead knows the same of them.
 """
 
 from collections import Counter
@@ -26,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
-import numpy as np
 
 from ncc_compiler.codegen.lowered import (
     ControlStep,
@@ -40,7 +30,7 @@ from ncc_compiler.codegen.lowered import (
 from ncc_compiler.codegen.order import Clock, Order, Point, accesses, live_across_control_flow
 from ncc_runtime.neff.isa import CASE, END, LOOP
 from ncc_runtime.neff.placeholder import CollectiveOp
-from ncc_runtime.neff.program import ALIGNMENT, Block, BufferKind
+from ncc_runtime.neff.program import Block, BufferKind
 
 # In-place updates and copy coalescing
 
@@ -187,17 +177,24 @@ def coalesce_copies(
 
 def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:
     """The program with aliases resolved, without copies of a buffer to itself."""
-    lowered = without_aliases(lowered, alias_of)
-    buffer_of = [tensor.buffer for tensor in lowered.tensors]
+    return without_copies_in_place(without_aliases(lowered, alias_of))
+
+
+def without_copies_in_place(lowered: LoweredProgram) -> LoweredProgram:
+    """The program without copies to where the operand lies; of updates in place, their costs.
+
+    An update in place writes its slice only, and reads that and its indices.
+    """
+    donated = lowered.donated
+    memory_of = [donated.get(tensor.buffer, tensor.buffer) for tensor in lowered.tensors]
     steps, places = [], [0]
     for step in lowered.steps:
         stays = (
-            step.opcode in _IN_PLACE and buffer_of[step.operands[0]] == buffer_of[step.results[0]]
+            step.opcode in _IN_PLACE and memory_of[step.operands[0]] == memory_of[step.results[0]]
         )
         if not stays:
             steps.append(step)
         elif step.opcode == _UPDATE:
-            # In place, an update writes its slice only, and reads that and its indices.
             read = [lowered.tensors[tensor].type for tensor in step.operands[1:]]
             bytes_in, bytes_out = sum(array.size_bytes for array in read), read[0].size_bytes
             in_place = InstructionCosts(0, read[0].elements, bytes_in, bytes_out)
@@ -207,7 +204,7 @@ def without_dead_copies(lowered: LoweredProgram, alias_of: Mapping[int, int]) ->
     return attrs.evolve(lowered, steps=tuple(steps), control_steps=control_steps)
 
 
-# In-place collectives and addresses
+# In-place collectives
 
 
 @attrs.frozen
@@ -226,7 +223,7 @@ def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferA
     """
     fixed = live_across_control_flow(lowered)
     alias_of = list(range(len(lowered.buffers)))
-    last_accesses = [_last_two(points) for points in accesses(lowered, order)]
+    last_accesses = [last_two_accesses(points) for points in accesses(lowered, order)]
     steps = set()
     for index, step in enumerate(lowered.steps):
         if not _could_be_in_place(lowered, step, fixed):
@@ -236,7 +233,7 @@ def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferA
         if len(set(sources)) < len(sources):
             continue
         done, before = order.done[index], order.before[index]
-        if not all(_others_are_known(last_accesses[buffer], done, before) for buffer in sources):
+        if not all(others_are_known(last_accesses[buffer], done, before) for buffer in sources):
             continue
         steps.add(index)
         for source, target in zip(sources, targets, strict=True):
@@ -247,7 +244,7 @@ def alias_in_place_collectives(lowered: LoweredProgram, order: Order) -> BufferA
     return BufferAliases(frozenset(steps), tuple(alias_of))
 
 
-def _last_two(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
+def last_two_accesses(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
     """By queue, the counts of the last and the last but one of these points."""
     last_two: dict[int, tuple[int, int]] = {}
     for point in points:
@@ -259,7 +256,7 @@ def _last_two(points: Sequence[Point]) -> Mapping[int, tuple[int, int]]:
     return last_two
 
 
-def _others_are_known(
+def others_are_known(
     last_two: Mapping[int, tuple[int, int]], collective: Point, clock: Clock
 ) -> bool:
     """Whether a clock knows all accesses to a buffer but that of the collective itself.
@@ -280,147 +277,3 @@ def _could_be_in_place(lowered: LoweredProgram, step: ProgramStep, fixed: frozen
     return buffers.isdisjoint(fixed) and all(
         lowered.buffers[buffer].kind is BufferKind.INTERNAL for buffer in buffers
     )
-
-
-_KINDS = (
-    BufferKind.INPUT,
-    BufferKind.CONSTANT,
-    BufferKind.ELIDED,
-    BufferKind.OUTPUT,
-    BufferKind.INTERNAL,
-)
-"""In the order of their addresses."""
-
-
-def assign_addresses(
-    lowered: LoweredProgram, order: Order, aliases: BufferAliases
-) -> tuple[tuple[int, ...], int]:
-    """The address of every buffer, and the bytes of HBM that all of them span."""
-    addresses = [0] * len(lowered.buffers)
-    top = 0
-    fixed = live_across_control_flow(lowered)
-    for kind in _KINDS:
-        for index, buffer in enumerate(lowered.buffers):
-            if buffer.kind is kind and (kind is not BufferKind.INTERNAL or index in fixed):
-                addresses[index] = top
-                top += _aligned(buffer.size_bytes)
-    frontiers = _frontiers(lowered, order, aliases)
-    heap = _Heap(top, order.queues)
-    placed = set()
-    for step, before in zip(lowered.steps, order.before, strict=True):
-        for tensor in step.results:
-            index = aliases.alias_of[lowered.tensors[tensor].buffer]
-            buffer = lowered.buffers[index]
-            is_shared = buffer.kind is BufferKind.INTERNAL and index not in fixed
-            if is_shared and index not in placed:
-                placed.add(index)
-                size = _aligned(buffer.size_bytes)
-                addresses[index] = heap.take(size, before, frontiers[index])
-    for index, owner in enumerate(aliases.alias_of):
-        addresses[index] = addresses[owner]
-    return tuple(addresses), heap.end
-
-
-def _aligned(size_bytes: int) -> int:
-    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
-
-
-def _frontiers(lowered: LoweredProgram, order: Order, aliases: BufferAliases) -> np.ndarray:
-    """Per buffer with memory of its own and queue: how many items of the queue until it is dead.
-
-    int64[buffers, queues].
-    """
-    frontiers = np.zeros((len(lowered.buffers), order.queues), np.int64)
-    for index, points in enumerate(accesses(lowered, order)):
-        row = frontiers[aliases.alias_of[index]]
-        for point in points:
-            row[point.queue] = max(row[point.queue], point.count)
-    return frontiers
-
-
-_BLOCK = 256
-"""Segments that the search skips together where none of them can be free."""
-
-
-class _Heap:
-    """Segments [start, next start) of the internal memory, in order and without gaps.
-
-    Searched first fit. A clock that is below a block's minimum in any queue is below every frontier
-    of the block there, so no segment of the block is free.
-    """
-
-    def __init__(self, start: int, queues: int) -> None:
-        self._count = 0  # of segments; behind them the arrays have room to grow
-        self._starts = np.full(_BLOCK + 1, start, np.int64)  # the one behind the last is the end
-        self._frontiers = np.zeros((_BLOCK, queues), np.int64)
-        self._minima = np.zeros((1, queues), np.int64)  # of the frontiers of each block, by queue
-
-    @property
-    def end(self) -> int:
-        """The first address that was never used."""
-        return int(self._starts[self._count])
-
-    def take(self, size: int, known: Clock, frontier: np.ndarray) -> int:
-        """The lowest address where `size` bytes are free once the clock is `known`."""
-        if size == 0:
-            return int(self._starts[0])
-        first, last = self._first_fit(size, np.array(known))
-        start = int(self._starts[first])
-        end = start + size
-        if end < self._starts[last]:  # the last segment's owner keeps the rest of it
-            self._replace(first, last, np.stack((frontier, self._frontiers[last - 1])))
-            self._starts[first + 1] = end
-        elif end == self._starts[last]:
-            self._replace(first, last, frontier[np.newaxis])
-        else:  # beyond the end
-            self._replace(first, last, frontier[np.newaxis])
-            self._starts[self._count] = end
-        return start
-
-    def _replace(self, first: int, last: int, frontiers: np.ndarray) -> None:
-        """Put other segments in the place of [first, last); the first begins where they did."""
-        added = first + len(frontiers)
-        count = self._count + added - last
-        if count > len(self._frontiers):
-            blocks = 2 * len(self._minima)
-            self._starts = np.resize(self._starts, blocks * _BLOCK + 1)
-            self._frontiers = np.resize(self._frontiers, (blocks * _BLOCK, frontiers.shape[1]))
-            self._minima = np.resize(self._minima, (blocks, frontiers.shape[1]))
-        if added != last:  # the segments behind move
-            self._starts[added : count + 1] = self._starts[last : self._count + 1].copy()
-            self._frontiers[added:count] = self._frontiers[last : self._count].copy()
-        self._frontiers[first:added] = frontiers
-        # The minima of changed blocks; all blocks behind the first if segments moved.
-        from_block = first // _BLOCK
-        to_block = -(-(added if added == last else count) // _BLOCK)
-        changed = self._frontiers[from_block * _BLOCK : min(to_block * _BLOCK, count)]
-        edges = np.arange(0, len(changed), _BLOCK)
-        self._minima[from_block:to_block] = np.minimum.reduceat(changed, edges, axis=0)
-        self._count = count
-
-    def _first_fit(self, size: int, known: np.ndarray) -> tuple[int, int]:
-        """Segments [first, last) to take; beyond the end when nothing before it fits.
-
-        Looks at maximal runs of free segments, block by block; `run` is one that reaches the end
-        of a block, at `run_end`, and may go on in the next.
-        """
-        starts, count = self._starts, self._count
-        minima = self._minima[: -(-count // _BLOCK)]
-        run, run_end = -1, -1
-        for block in np.flatnonzero((minima <= known).all(axis=1)).tolist():
-            at = block * _BLOCK
-            stop = min(at + _BLOCK, count)
-            free = (self._frontiers[at:stop] <= known).all(axis=1)
-            # Between taken neighbours, the edges are the first and the end of each run in turn.
-            bounded = np.concatenate(([False], free, [False]))
-            edges = np.flatnonzero(bounded[1:] != bounded[:-1]) + at
-            firsts, ends = edges[::2], edges[1::2]
-            if len(firsts) and firsts[0] == run_end:
-                firsts[0] = run
-            fits = np.flatnonzero(starts[ends] - starts[firsts] >= size)
-            if len(fits):
-                first = int(firsts[fits[0]])
-                return first, int(np.searchsorted(starts[: count + 1], starts[first] + size))
-            if len(ends) and ends[-1] == stop:
-                run, run_end = int(firsts[-1]), stop
-        return (run if run_end == count else count), count

@@ -30,15 +30,15 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
     bytes_out = sum(array.size_bytes for array in results)
     if node.op in ("dynamic-slice", "gather"):  # reads no more of its array than it writes
         bytes_in += bytes_out - operands[0].size_bytes
-    return checked_costs(node, flops, elements, bytes_in, bytes_out)
+    return checked_costs(node.op, node, flops, elements, bytes_in, bytes_out)
 
 
 def checked_costs(
-    node: Node, flops: int, elements: int, bytes_in: int, bytes_out: int
+    what: str, node: Node, flops: int, elements: int, bytes_in: int, bytes_out: int
 ) -> InstructionCosts:
     """The costs of the instruction of a node; CompileError where they are too many to count."""
     if (count := max(flops, elements)) > _MAX_COUNT:
-        text = f"{node.op} takes {count} operations, at most {_MAX_COUNT} can be counted"
+        text = f"{what} takes {count} operations, at most {_MAX_COUNT} can be counted"
         raise CompileError([Diagnostic("codegen-C4", text, node.span)])
     return InstructionCosts(flops, elements, bytes_in, bytes_out)
 

@@ -6,7 +6,7 @@ elsewhere, and become parameters behind those of the computation. Tuples cost no
 rows that move nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -17,6 +17,7 @@ from ncc_compiler.codegen.parameters import origin_of
 from ncc_compiler.codegen.regions import RegionTable, selected_instr, spelling
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import (
@@ -27,12 +28,11 @@ from ncc_runtime.neff.program import (
     Origin,
     ValueType,
 )
+from ncc_runtime.neff.work import work_of_fusion
 
 Values = tuple[int, ...]
 
 _FORWARDS = frozenset({"tuple", "opt-barrier", "optimization-barrier"})
-_FREE = frozenset({"bitcast", "broadcast", "constant", "reshape"})
-"""What engines read through other access patterns, and take no time for."""
 _READ_IN_PART = frozenset({"dynamic-slice", "gather"})
 
 
@@ -68,7 +68,7 @@ def fused_computation(
     return FusedComputation(
         LoweredFusion(fusion, tuple(rows.origins)),
         rows.constants,
-        _engine_of(rows),
+        engine_of(work_of_fusion(fusion, regions.rows())),
         _costs_of(computation, rows, results),
     )
 
@@ -86,23 +86,24 @@ class _Rows:
         self.work: list[tuple[Engine, InstructionCosts]] = []  # of the rows that take time
         for position in computation.parameters():
             self._values[position] = self._new(leaves(computation.nodes[position].type))
-        self.constants = tuple(
-            node for node in computation.nodes if node.op == "constant" and not _fits_into_row(node)
-        )
-        names = {node.name for node in self.constants}
-        for at, node in enumerate(computation.nodes):
-            if node.name in names:
-                self._values[at] = self._new([node.array])
+        constants = {
+            position: node
+            for position, node in enumerate(computation.nodes)
+            if node.op == "constant" and not _fits_into_row(node)
+        }
+        for at, node in constants.items():
+            self._values[at] = self._new([node.array])
+        self.constants = tuple(constants.values())
         self.parameters = len(self.types)
 
     def add(self, position: int, node: Node) -> None:
         """Append what a node does; its operands have been added."""
         operands = tuple(value for operand in node.operands for value in self._values[operand])
         match node.op:
-            case "constant" if self._values[position]:
+            case "constant" if self._values[position]:  # a parameter
                 return
             case "constant":
-                values = self._row(node, CONSTANT, (), constant=spelling(node))
+                values = self._row(node, CONSTANT, (), [node.array], constant=spelling(node))
             case "get-tuple-element":
                 index = node.attributes["index"]
                 assert isinstance(index, int), node.name
@@ -113,8 +114,9 @@ class _Rows:
                 values = operands
             case _:
                 selected = selected_instr(self._module, node, self._regions)
-                values = self._row(node, selected.opcode, operands, selected.attributes)
-                if node.op not in _FREE:
+                kinds, attributes = leaves(node.type), selected.attributes
+                values = self._row(node, selected.opcode, operands, kinds, attributes)
+                if node.op != "broadcast":  # engines read through other access patterns
                     cost = costs(node, self._arrays(values), self._arrays(operands))
                     self.work.append((selected.engine, cost))
         self._values[position] = values
@@ -123,7 +125,9 @@ class _Rows:
         """The values of the root; what is a parameter is copied."""
         root = self._nodes[self._root]
         return tuple(
-            value if value >= self.parameters else self._row(root, "copy", (value,))[0]
+            value
+            if value >= self.parameters
+            else self._row(root, "copy", (value,), [self.types[value]])[0]
             for value in self._values[self._root]
         )
 
@@ -132,22 +136,20 @@ class _Rows:
         if source.dtype is not node.array.dtype:
             assert source.dtype.bits == node.array.dtype.bits, node.name
             same_shape = ArrayType(node.array.dtype, source.shape)
-            operands = self._row(node, "bitcast-convert", operands, kinds=[same_shape])
+            operands = self._row(node, "bitcast-convert", operands, [same_shape])
         if source.shape == node.array.shape:
             return operands
-        return self._row(node, "reshape", operands)
+        return self._row(node, "reshape", operands, [node.array])
 
     def _row(
         self,
         node: Node,
         opcode: str,
         operands: Values,
+        kinds: list[ArrayType],
         attributes: Mapping[str, AttributeValue] | None = None,
         constant: str | None = None,
-        kinds: list[ArrayType] | None = None,
     ) -> Values:
-        if kinds is None:
-            kinds = self._arrays(operands) if opcode == "copy" else leaves(node.type)
         results = self._new(kinds)
         self.body.append(FusedInstr(opcode, results, operands, attributes or {}, constant=constant))
         self.origins.append(origin_of(self._module, node))
@@ -170,15 +172,19 @@ def _fits_into_row(node: Node) -> bool:
     return scalar(spelling(node), node.array.dtype).tobytes() == value.tobytes()
 
 
-def _engine_of(rows: _Rows) -> Engine:
+def elements_by_engine(work: Iterable[tuple[Engine, InstructionCosts]]) -> dict[Engine, int]:
+    """The elements that each engine walks over that takes part."""
+    elements: dict[Engine, int] = {}
+    for engine, cost in work:
+        elements[engine] = elements.get(engine, 0) + cost.elements
+    return elements
+
+
+def busiest_engine(elements: Mapping[Engine, int]) -> Engine:
     """The engine that works longest: products on the Tensor engine take more than all else."""
-    engines = {engine for engine, _ in rows.work}
-    if Engine.TENSOR in engines:
+    if Engine.TENSOR in elements:
         return Engine.TENSOR
-    elements = dict.fromkeys(Engine, 0)
-    for engine, cost in rows.work:
-        elements[engine] += cost.elements
-    is_scalar = 2 * elements[Engine.SCALAR] > sum(elements.values())
+    is_scalar = 2 * elements.get(Engine.SCALAR, 0) > sum(elements.values())
     return Engine.SCALAR if is_scalar else Engine.VECTOR
 
 
@@ -199,6 +205,7 @@ def _costs_of(computation: Computation, rows: _Rows, results: Values) -> Instruc
         for size, part, kind in zip(read, in_part, rows.types, strict=False)
     )
     return checked_costs(
+        f"fusion %{computation.name}",
         computation.nodes[computation.root],
         flops=sum(cost.flops for _, cost in rows.work),
         elements=sum(cost.elements for _, cost in rows.work),

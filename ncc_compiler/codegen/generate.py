@@ -1,20 +1,23 @@
 """The back end: a canonical graph to the program of a `.neff`, and its bytes.
 
-`generate` runs the stages in order: lower to steps, find the waits, alias and place buffers, and
-`emit`, which puts them together as tables of instructions, semaphores and placeholders.
+`generate` runs the stages in order: lower to steps, write outputs over donated inputs, find the
+waits, alias and place buffers, and `emit`, which puts them together as tables of instructions,
+semaphores and placeholders.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives, assign_addresses
+from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives
+from ncc_compiler.codegen.donations import with_donations
 from ncc_compiler.codegen.lower import lower
 from ncc_compiler.codegen.lowered import ControlStep, LoweredFusion, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
+from ncc_compiler.codegen.placement import assign_addresses
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_runtime.neff import check, container
@@ -81,6 +84,7 @@ def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) ->
         parameters=lowered.parameters,
         shardings=lowered.shardings,
         aliases=lowered.aliases,
+        results=lowered.results,
         fusions=fusions,
     )
 
@@ -256,13 +260,56 @@ class Neff:
         container.save(self.data, Path(path))
 
 
-def generate(module: Module) -> Program:
-    """The program of a module without calls whose collectives are canonical."""
+def generate(
+    module: Module, describe: Callable[[Program], Program] = lambda program: program
+) -> Program:
+    """The program of a module without calls whose collectives are canonical.
+
+    `describe` adds what is known of inputs and outputs, and which of them are pairs, to a program
+    that has nothing but these.
+    """
     lowered = lower(module)
+    described = describe(_inputs_and_outputs(lowered))
+    lowered = attrs.evolve(
+        lowered,
+        parameters=described.parameters,
+        results=described.results,
+        shardings=described.shardings,
+        aliases=described.aliases,
+    )
+    lowered = with_donations(lowered)
     order = order_steps(lowered)
     aliases = alias_in_place_collectives(lowered, order)
     addresses, hbm_bytes = assign_addresses(lowered, order, aliases)
     return emit(lowered, order, BufferAssignment(aliases, addresses, hbm_bytes))
+
+
+def _inputs_and_outputs(lowered: LoweredProgram) -> Program:
+    """A program of which only the types of inputs and outputs are there, and their descriptions."""
+    ends = (*lowered.inputs, *lowered.outputs)
+    views = (lowered.tensors[tensor] for tensor in ends)
+    return Program(
+        name=lowered.name,
+        replica_count=lowered.replica_count,
+        num_partitions=lowered.num_partitions,
+        hbm_bytes=0,
+        buffers=(),
+        tensors=tuple(
+            Tensor(view.name, BufferId(0), view.type.dtype, view.type.shape) for view in views
+        ),
+        inputs=tuple(map(TensorId, range(len(lowered.inputs)))),
+        outputs=tuple(map(TensorId, range(len(lowered.inputs), len(ends)))),
+        constants={},
+        regions=(),
+        attributes=(),
+        semaphores=(),
+        placeholders=(),
+        queues={},
+        origins=(),
+        parameters=lowered.parameters,
+        shardings=lowered.shardings,
+        aliases=lowered.aliases,
+    )
 
 
 def seal(program: Program) -> Neff:

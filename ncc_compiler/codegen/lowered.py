@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from ncc_compiler.ir.types import ArrayType
-from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.isa import FUSION, Engine
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import (
     ArrayInfo,
@@ -105,7 +105,18 @@ class LoweredProgram:
     parameters: tuple[ArrayInfo, ...] = ()
     shardings: tuple[Sharding, ...] = ()
     aliases: tuple[tuple[int, int], ...] = ()
+    results: tuple[ArrayInfo, ...] = ()
+    donated: Mapping[int, int] = attrs.field(factory=dict)
+    """By buffer of an output: the input's buffer in whose memory it lies (`donations.py`)."""
     fusions: tuple[LoweredFusion, ...] = ()
+
+    def fusion_of(self, step: ProgramStep) -> Fusion | None:
+        """What a step performs that is a fusion."""
+        if step.opcode != FUSION:
+            return None
+        number = step.attributes["fusion"]
+        assert isinstance(number, int), step.origin
+        return self.fusions[number].fusion
 
 
 def without_aliases(lowered: LoweredProgram, alias_of: Mapping[int, int]) -> LoweredProgram:

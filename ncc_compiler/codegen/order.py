@@ -42,6 +42,7 @@ class Barrier:
     gathered: Point | None  # what the others wait for: the last item of Sync, if it has one
     waits: tuple[bool, ...]  # per engine, whether it waits for that
     rows: tuple[Point, ...]  # per engine, where its row of control flow is done
+    known: Clock = ()  # to every queue behind it: all that was before
 
 
 @attrs.frozen
@@ -149,7 +150,10 @@ class _ClockWalk:
         self._writer.update(dict.fromkeys(written, number))
 
     def _buffers(self, tensors: Iterable[int]) -> set[int]:
-        return {self._lowered.tensors[tensor].buffer for tensor in tensors}
+        """Where tensors lie; an output in a donated input's memory counts as that input."""
+        donated = self._lowered.donated
+        buffers = (self._lowered.tensors[tensor].buffer for tensor in tensors)
+        return {donated.get(buffer, buffer) for buffer in buffers}
 
     def add_barrier(self, row: ControlStep) -> None:
         """A barrier of all queues, then a row of control flow in each engine."""
@@ -163,10 +167,11 @@ class _ClockWalk:
             waits.append(gathered is not None and not gathered.is_known_to(tuple(known)))
             if queue != _SYNC:
                 _join(known, sync)
+        before = tuple(sync)
         for queue in range(len(ENGINES)):
             self._latest[queue][queue] += 1
             rows.append(Point(queue, self._latest[queue][queue]))
-        self.barriers.append(Barrier(gather, gathered, tuple(waits), tuple(rows)))
+        self.barriers.append(Barrier(gather, gathered, tuple(waits), tuple(rows), before))
         self._acknowledge(row, sync)
         self._writer.clear()
         self._readers.clear()

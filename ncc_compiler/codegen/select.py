@@ -12,6 +12,7 @@ import attrs
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node, Padding
 from ncc_compiler.ir.op_tables.collectives import HLO_COLLECTIVES
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import AttributeValue
@@ -198,8 +199,7 @@ COLLECTIVES: Mapping[str, CollectiveOp] = {
 }
 """Ops that become one placeholder."""
 
-_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
-_ONLY_NAMES = _BARRIERS | {
+_ONLY_NAMES = BARRIERS | {
     *("after-all", "bitcast", "constant", "get-tuple-element", "parameter", "reshape", "tuple")
 }
 _BLOCKS = frozenset({"while", "conditional"})

@@ -86,3 +86,6 @@ REFUSED_OPS: Mapping[str, str] = {
     "set-dimension-size": _DYNAMIC,
 }
 """Ops of HLO that are refused on purpose, and what to do instead."""
+
+BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
+"""Ops that give what they are given, where nothing may be moved or merged across; two names."""

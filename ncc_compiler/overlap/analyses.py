@@ -20,7 +20,7 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY, OpWork
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION, HEAVY, OpWork
 from ncc_runtime.neff.isa import ENGINES
 
 Elements = frozenset[int]
@@ -31,7 +31,7 @@ def feeds_compute(module: Module) -> Mapping[str, tuple[bool, ...]]:
     """For the nodes of every computation that runs, whether any of their value feeds compute."""
     walk = _BackwardWalk(module)
     walk.visit(module.entry, frozenset())
-    return {name: tuple(map(bool, fed)) for name, fed in walk.fed.items()}
+    return {name: tuple(map(bool, fed)) for name, fed in walk.fed.items() if name not in walk.fused}
 
 
 def _all_elements(node: Node) -> Elements:
@@ -49,6 +49,7 @@ class _BackwardWalk:
         self._module = module
         self._demanded: dict[str, Elements] = {}  # of the results of computations, so far
         self.fed: dict[str, list[Elements]] = {}
+        self.fused: set[str] = set()  # computations of fusions
 
     def visit(self, name: str, demanded: Elements) -> list[Elements]:
         """Mark what feeds compute, if these elements of the result do; gives parameters'."""
@@ -78,10 +79,16 @@ class _BackwardWalk:
             case "get-tuple-element":
                 element = frozenset((node.integer("index"),))
                 return [(node.operands[0], element)] if demanded else []
+            case "opt-barrier" | "optimization-barrier":
+                return [(node.operands[0], demanded)]
             case "while":
                 return [(node.operands[0], self._loop(node, demanded))]
             case "conditional":
                 return self._branches(body, node, demanded)
+            case op if op == FUSION:
+                self.fused.add(node.callee("calls"))
+                by_fusion = self.visit(node.callee("calls"), demanded)
+                return zip(node.operands, by_fusion, strict=True)
         if not demanded and node.op not in HEAVY:
             return []
         return [(operand, _all_elements(body.nodes[operand])) for operand in node.operands]
@@ -182,6 +189,7 @@ class LiveRanges:
 
     defined_by: tuple[tuple[int, ...], ...]  # nodes that made the memory its value lies in
     size_bytes: tuple[int, ...]  # of what it makes; 0 where the memory is there all the time
+    handed_on_bytes: tuple[int, ...]  # of a fusion: the sizes of its results, which are elements
     reads: tuple[tuple[int, ...], ...]  # nodes whose memory it reads
     readers: tuple[tuple[int, ...], ...]  # nodes that read its memory, in order
 
@@ -198,6 +206,14 @@ def live_ranges_of(
         0 if node.op in _WITHOUT_MEMORY else sum(array.size_bytes for array in leaves(node.type))
         for node in body.nodes
     ]
+    elements = [  # the results of fusions
+        position
+        for position, node in enumerate(body.nodes)
+        if node.op == "get-tuple-element" and body.nodes[node.operands[0]].op == FUSION
+    ]
+    for element in elements:
+        sizes[element] = sum(array.size_bytes for array in leaves(body.nodes[element].type))
+        sizes[body.nodes[element].operands[0]] = 0
     reads: list[tuple[int, ...]] = []
     readers: list[list[int]] = [[] for _ in body.nodes]
     for position, node in enumerate(body.nodes):
@@ -211,7 +227,12 @@ def live_ranges_of(
     for value in kept:
         for maker in makers[value]:
             sizes[maker] = 0
-    return LiveRanges(tuple(makers), tuple(sizes), tuple(reads), tuple(map(tuple, readers)))
+    handed_on = [0] * len(body.nodes)
+    for element in elements:
+        handed_on[body.nodes[element].operands[0]] += sizes[element]
+    return LiveRanges(
+        tuple(makers), tuple(sizes), tuple(handed_on), tuple(reads), tuple(map(tuple, readers))
+    )
 
 
 def _makers(body: Computation) -> list[tuple[int, ...]]:
@@ -223,8 +244,8 @@ def _makers(body: Computation) -> list[tuple[int, ...]]:
             continue
         operands = node.operands
         source = body.nodes[operands[0]] if operands else node
-        if node.op == "get-tuple-element" and source.op == "parameter":
-            makers.append((position,))  # an element of a loop's state has its own live range
+        if node.op == "get-tuple-element" and source.op in ("parameter", FUSION):
+            makers.append((position,))  # elements of a state, and results, live for themselves
             continue
         if node.op == "get-tuple-element" and source.op == "tuple":
             operands = (source.operands[node.integer("index")],)
@@ -287,9 +308,11 @@ class MemoryBudget:
         """Whether a node whose operands are there may run now."""
         if position == self.first or self._limit_bytes == math.inf:
             return True
-        if self._live_bytes + self._ranges.size_bytes[position] > self._limit_bytes:
+        made = self._ranges.size_bytes[position] + self._ranges.handed_on_bytes[position]
+        if self._live_bytes + made > self._limit_bytes:
             return False
-        return bool(self._needs_before(position).max() <= self._limit_bytes)
+        needs = self._needs_before(position) + self._ranges.handed_on_bytes[position]
+        return bool(needs.max() <= self._limit_bytes)
 
     def run(self, position: int) -> None:
         """Note that a node has run."""

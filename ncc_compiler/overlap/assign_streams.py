@@ -19,7 +19,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, feeds_compute
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW, HEAVY
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, is_heavy
 from ncc_compiler.passes.manager import Pass
 
 TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
@@ -44,7 +44,7 @@ class AssignStreams(Pass):
         deferrable = {
             name: _beside_others(
                 module.computations[name],
-                _deferrable_in(module.computations[name], fed[name], name in bodies, module.entry),
+                _deferrable_in(module, module.computations[name], fed[name], name in bodies),
             )
             for name in fed
         }
@@ -66,15 +66,15 @@ class AssignStreams(Pass):
 
 
 def _deferrable_in(
-    body: Computation, fed: Sequence[bool], is_repeated: bool, entry: str
+    module: Module, body: Computation, fed: Sequence[bool], is_repeated: bool
 ) -> frozenset[int]:
     """The collectives without a stream whose results are not waited for soon."""
     invariant: frozenset[int] | None = frozenset()
-    if body.name == entry:
+    if body.name == module.entry:
         invariant = None  # all parameters are there before any compute
     elif is_repeated:
         invariant = _invariant_elements(body)
-    early = _are_before_compute(body, invariant)
+    early = _are_before_compute(module, body, invariant)
     return frozenset(
         position
         for position, node in enumerate(body.nodes)
@@ -108,7 +108,9 @@ def _has_both(module: Module, deferrable: Mapping[str, frozenset[int]]) -> bool:
     return any(deferrable.values()) and any(stays)
 
 
-def _are_before_compute(body: Computation, invariant: Container[int] | None) -> list[bool]:
+def _are_before_compute(
+    module: Module, body: Computation, invariant: Container[int] | None
+) -> list[bool]:
     """Whether each value comes from constants and parameters, and is computed with little work.
 
     Of the parameter of a loop or branch, only the elements `invariant` count; None: all of it.
@@ -122,7 +124,7 @@ def _are_before_compute(body: Computation, invariant: Container[int] | None) -> 
             is_early = invariant is None
         elif node.op == "get-tuple-element" and body.nodes[operands[0]].op == "parameter":
             is_early = invariant is None or node.integer("index") in invariant
-        elif node.op in HEAVY or node.op in CONTROL_FLOW or OPS[node.op].collective:
+        elif is_heavy(module, node) or node.op in CONTROL_FLOW or OPS[node.op].collective:
             is_early = False
         early.append(is_early)
     return early

@@ -270,7 +270,7 @@ class _Patterns:
         if forward:
             forward |= scores
         made_of_others = self._behind(others)
-        if made_of_others is None:
+        if made_of_others is None or not (forward or others):
             return None
         inside = scores | made | others | made_of_others
         again: set[int] = set()
@@ -366,8 +366,6 @@ class _Patterns:
 
     def _pays(self, found: Attention) -> bool:
         """Whether the clusters fit, stay in one region, and read less than they save."""
-        if not found.forward and not found.again and len(found.backward) < 2:
-            return False
         clusters = [found.forward, found.backward | found.again]
         both = found.forward | found.backward
         for cluster in filter(None, clusters):

@@ -20,8 +20,7 @@ reduction of it, which costs little beside the value's own work.
 
 import enum
 import heapq
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -31,13 +30,14 @@ from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
+from ncc_compiler.overlap import tiles
 from ncc_compiler.overlap.analyses import (
     Bits,
     ancestors_among,
     descendants_among,
     live_ranges_of,
 )
-from ncc_compiler.overlap.cost_model import HEAVY
+from ncc_compiler.overlap.cost_model import is_heavy
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.rebuild import users_of
@@ -54,7 +54,8 @@ _ELEMENTWISE = frozenset(
 )
 
 
-_MOST_WHOLE_ELEMENTS = 192 * 1024 // 2 // (3 * 4)
+_MANY = 64
+"""Nodes of which one is asked whether they fit SBUF, although none is a reduction."""
 
 _MUCH = 64
 """An array that is so many times smaller than another costs nothing beside it."""
@@ -140,7 +141,7 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
     first = body.nodes[node.operands[0]]
     if node.op in _VIEWS:
         return Role.VIEW if first.array.dtype is node.type.dtype else Role.NAME
-    if node.op == "convert" and _is_stored(body, node.operands[0]):
+    if node.op == "convert":
         widens = node.type.dtype.size_bytes > first.array.dtype.size_bytes
         return Role.COPIED if widens else Role.FUSED
     if node.op == "bitcast-convert" and first.array.shape != node.type.shape:
@@ -183,6 +184,7 @@ def _counters(body: Computation) -> frozenset[int]:
 
 
 def fusion_ranks(
+    module: Module,
     body: Computation,
     roles: Sequence[Role],
     region_ids: Sequence[int],
@@ -196,7 +198,7 @@ def fusion_ranks(
             users[before].append(position)
             missing[position] += 1
     keys = [
-        (region, _turn(node, role), position)
+        (region, _turn(module, node, role), position)
         for position, (node, role, region) in enumerate(
             zip(body.nodes, roles, region_ids, strict=True)
         )
@@ -217,11 +219,11 @@ def fusion_ranks(
     return ranks
 
 
-def _turn(node: Node, role: Role) -> int:
+def _turn(module: Module, node: Node, role: Role) -> int:
     """Smaller goes first."""
     if role is not Role.OTHER or node.op in ("constant", "parameter"):
         return 0
-    return 2 if node.op in HEAVY or OPS[node.op].collective else 1
+    return 2 if is_heavy(module, node) or OPS[node.op].collective else 1
 
 
 @attrs.define(eq=False)
@@ -239,8 +241,8 @@ class _Open:
     copies: set[int] = attrs.field(factory=set)
     readers: set[int] = attrs.field(factory=set)  # of its results
     writers: set[int] = attrs.field(factory=set)  # what stays behind it
-    reduced: dict[object, int] = attrs.field(factory=dict)  # extents of all its reductions
-    whole: dict[object, int] = attrs.field(factory=dict)  # of those whose results it reads
+    has_reduction: bool = False
+    fitting: int = 1  # the first so many members are known to fit
     is_closing: bool = True  # all results are those of reductions
     ahead: int = 0  # nodes that wait for more collectives than alone
 
@@ -256,7 +258,7 @@ class _Walk:
         self._roles = roles_of(module, body)
         self._regions = region_ids_of(body)
         self._anti = anti_dependences(body, live_ranges_of(body, self._regions))
-        self._ranks = fusion_ranks(body, self._roles, self._regions, self._anti)
+        self._ranks = fusion_ranks(module, body, self._roles, self._regions, self._anti)
         self._users = users_of(body)
         self._writers: dict[int, list[int]] = {}  # of a state that a node reads
         for writer, readers in self._anti.items():
@@ -267,10 +269,10 @@ class _Walk:
         self._before = ancestors_among(body, [*collectives, *barriers])
         self._leads_to = descendants_among(body, collectives)
         # How many heavy operations come before a node: in program order, in that of ranks.
-        is_heavy = np.array([node.op in HEAVY for node in body.nodes], np.int64)
-        self._heavy_before = np.cumsum(is_heavy).tolist()
+        heavy = np.array([is_heavy(module, node) for node in body.nodes], np.int64)
+        self._heavy_before = np.cumsum(heavy).tolist()
         by_rank = np.argsort(np.array(self._ranks))
-        self._heavy_by_rank = np.cumsum(is_heavy[by_rank]).tolist()
+        self._heavy_by_rank = np.cumsum(heavy[by_rank]).tolist()
         self._last_use = [max(users, default=0) for users in self._users]
         self._last_use[body.root] = count
         self._cluster: dict[int, _Open] = {}  # by the last node of each
@@ -360,7 +362,7 @@ class _Walk:
             members=[position],
             readers=readers,
             writers=set(self._writers.get(position, ())),
-            reduced=self._reduced(node),
+            has_reduction=node.op == "reduce",
             is_closing=node.op == "reduce",
         )
 
@@ -368,14 +370,6 @@ class _Walk:
         """Elements of the largest array that a node reads or writes."""
         operands = self._body.operands_of(node) if node.op == "reduce" else ()
         return max(node.array.elements, *(operand.array.elements for operand in operands), 0)
-
-    def _reduced(self, node: Node) -> dict[object, int]:
-        """How many elements make one of the result, by what is reduced."""
-        if node.op != "reduce":
-            return {}
-        shape = self._body.nodes[node.operands[0]].array.shape
-        dimensions = node.integers("dimensions")
-        return {(shape, dimensions): math.prod(shape[d] for d in dimensions)}
 
     def _place(self, position: int, readers: set[int]) -> None:
         """Put a node into a cluster of its readers, or begin one with it."""
@@ -394,9 +388,9 @@ class _Walk:
         cluster.leads_to |= self._leads_to[position]
         cluster.readers |= others
         cluster.writers.update(self._writers.get(position, ()))
-        reduced = self._reduced(node)
-        cluster.reduced |= reduced
-        cluster.whole |= reduced
+        if self._is_to_check(cluster, node):
+            cluster.fitting = len(cluster.members)
+        cluster.has_reduction |= node.op == "reduce"
         cluster.is_closing = cluster.is_closing and (not others or node.op == "reduce")
         candidates = sorted(others & self._cluster.keys(), key=self._label)
         for other in candidates[:_MOST_MERGED]:
@@ -423,7 +417,26 @@ class _Walk:
         if self._before[position] != cluster.before and not is_ahead:
             return False
         is_placed = self._place_with(cluster, position, bool(others)) is not None
-        return is_placed and self._fits({**cluster.whole, **self._reduced(node)})
+        if not is_placed or not self._is_to_check(cluster, node):
+            return is_placed
+        if node.op == "reduce" and not self._is_held(node):
+            return False
+        return self._fits((*cluster.members, *cluster.copies, position))
+
+    def _is_held(self, node: Node) -> bool:
+        """Whether SBUF could hold what a reduction reads, of which its readers may be made, too."""
+        array = self._body.nodes[node.operands[0]].array
+        rows = min(node.array.elements, tiles.PARTITIONS)
+        row_bytes = array.size_bytes // max(1, node.array.elements)
+        return rows * row_bytes <= tiles.TILE_BYTES
+
+    def _is_to_check(self, cluster: _Open, node: Node) -> bool:
+        """Whether to ask if a cluster fits with a node; that takes time, so not for each one.
+
+        Reductions decide most of it. In the end all are asked for, and what joined since goes.
+        """
+        size = len(cluster.members)
+        return node.op == "reduce" or (size >= _MANY and size & (size - 1) == 0)
 
     def _is_ahead(self, cluster: _Open, position: int) -> bool:
         """Whether a node could run before collectives that the cluster waits for, but need not.
@@ -496,10 +509,10 @@ class _Walk:
             return False
         if not self._stays_before(later, cluster.writers):
             return False
-        return self._fits(self._whole_if_merged(cluster, later, later.last in readers))
-
-    def _whole_if_merged(self, cluster: _Open, later: _Open, is_read: bool) -> dict[object, int]:
-        return cluster.whole | later.whole | (cluster.reduced if is_read else {})
+        if not (cluster.has_reduction or later.has_reduction):
+            return True
+        both = (cluster, later)
+        return self._fits({p for one in both for p in (*one.members, *one.copies)})
 
     def _outside(self, cluster: _Open) -> set[int]:
         """What reads a cluster's results."""
@@ -508,9 +521,10 @@ class _Walk:
     def _merge(self, cluster: _Open, later: _Open) -> _Open:
         """Join a cluster to a later one."""
         readers = self._outside(cluster)
-        later.whole = self._whole_if_merged(cluster, later, later.last in readers)
-        later.reduced |= cluster.reduced
         later.members += cluster.members
+        later.has_reduction |= cluster.has_reduction
+        if later.has_reduction:  # or the former number is still right
+            later.fitting = len(later.members)
         later.copies |= cluster.copies
         later.readers |= readers - {later.last}
         later.writers |= cluster.writers
@@ -524,14 +538,9 @@ class _Walk:
         self._parent[cluster.last] = later.last
         return later
 
-    def _fits(self, whole: Mapping[object, int]) -> bool:
-        """Whether SBUF holds what an instruction works on at a time.
-
-        A dimension whose reduction is read by the same instruction has to be there as a whole, for
-        each of the 128 partitions. Of a partition's 192 KiB half is for what is loaded next, and
-        three values of four bytes are taken to be live at once.
-        """
-        return math.prod(whole.values()) <= _MOST_WHOLE_ELEMENTS
+    def _fits(self, positions: Iterable[int]) -> bool:
+        """Whether SBUF holds what an instruction for these nodes works on at a time."""
+        return tiles.fits(self._body, list(positions))
 
     def clustering(self) -> Clustering:
         """What came of the walk."""
@@ -568,18 +577,26 @@ class _Walk:
         ]
         return Clustering(tuple(clusters), tuple(stands), self._anti)
 
-    def _instruction(self, cluster: _Open) -> tuple[set[int], set[int], int] | None:
-        """The members and copies of a cluster, and its place; None if it saves no instruction.
-
-        A view of a value from outside is not needed inside.
-        """
-        members, copies = set(cluster.members), set[int]()
-        for position in sorted(cluster.copies):
-            operands = self._body.nodes[position].operands
+    def _copies(self, members: set[int], copies: set[int]) -> set[int]:
+        """Which of these copies the members need; a view of a value from outside they do not."""
+        nodes, needed, found = self._body.nodes, set[int](), set[int]()
+        for position in sorted(members | copies, reverse=True):
+            if position in members or position in needed:
+                needed.update(nodes[position].operands)
+        for position in sorted(copies & needed):
+            operands = nodes[position].operands
             is_view = self._roles[position] is Role.VIEW
-            if not is_view or operands[0] in members or operands[0] in copies:
-                copies.add(position)
-        nodes = self._body.nodes
+            if not is_view or operands[0] in members or operands[0] in found:
+                found.add(position)
+        return found
+
+    def _instruction(self, cluster: _Open) -> tuple[set[int], set[int], int] | None:
+        """The members and copies of a cluster, and its place; None if it saves no instruction."""
+        nodes, members = self._body.nodes, set(cluster.members)
+        copies = self._copies(members, cluster.copies)
+        if len(members) > cluster.fitting and not self._fits((*members, *copies)):
+            members = set(cluster.members[: cluster.fitting])
+            copies = self._copies(members, cluster.copies)
         made = [p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"]
         instructions = len(members) + len(made)
         return (members, copies, cluster.at) if instructions > 1 else None

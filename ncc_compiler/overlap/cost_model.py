@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import attrs
 
 from ncc_compiler.codegen.costs import costs
+from ncc_compiler.codegen.fusion import busiest_engine, elements_by_engine
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
@@ -49,6 +50,9 @@ PER_ELEMENT = 4
 CONTROL_FLOW = frozenset({"while", "conditional"})
 """Ops that are barriers of all queues."""
 
+FUSION = "fusion"
+"""The op of what the pass `fuse` makes: one instruction for a computation."""
+
 HEAVY = frozenset(
     {"dot", "ragged-dot", "convolution", "custom-call", "fft", "cholesky", "triangular-solve"}
 )
@@ -69,6 +73,13 @@ class OpWork:
         return speed.latency(self.moved_bytes) if self.latency else 0
 
 
+def is_heavy(module: Module, node: Node) -> bool:
+    """Whether a node is heavy, or fuses what is."""
+    if node.op != FUSION:
+        return node.op in HEAVY
+    return any(row.op in HEAVY for row in module.computations[node.callee("calls")].nodes)
+
+
 def flops_per_unit(element_bytes: int) -> int:
     """Matrix engines are quick in narrow types: 64 flops for float32, 256 for bfloat16."""
     return max(1, 1024 // max(1, element_bytes) ** 2)
@@ -86,6 +97,8 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     if node.op in COLLECTIVES:
         size = larger_side(node, operands)
         return OpWork(Engine.GPSIMD, INSTRUCTION, LIKELY.latency(size), size)
+    if node.op == FUSION:
+        return _fused_work(module, node, operands)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
     engine = SELECTORS[node.op].engine
@@ -97,6 +110,32 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
     arithmetic = cost.flops // flops_per_unit(arrays[0].dtype.size_bytes if arrays else 1)
     duration = max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)
     return OpWork(engine, INSTRUCTION + duration)
+
+
+def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
+    """The work of all that is fused, engines beside each other; HBM has its operands and results.
+
+    It is one instruction.
+    """
+    body = module.computations[node.callee("calls")]
+    rows = [row for row in body.nodes if row.op in SELECTORS and row.op != "broadcast"]
+    work = [
+        (
+            SELECTORS[row.op].engine,
+            costs(row, leaves(row.type), [operand.array for operand in body.operands_of(row)]),
+        )
+        for row in rows
+    ]
+    arithmetic = sum(
+        cost.flops // flops_per_unit(body.nodes[row.operands[0]].array.dtype.size_bytes)
+        for row, (_, cost) in zip(rows, work, strict=True)
+        if cost.flops
+    )
+    elements = elements_by_engine(work)
+    walked = PER_ELEMENT * max(elements.values(), default=0)
+    arrays = [array for each in (node, *operands) for array in leaves(each.type)]
+    moved = sum(array.size_bytes for array in arrays)
+    return OpWork(busiest_engine(elements), INSTRUCTION + max(arithmetic, walked, moved))
 
 
 def works_of(module: Module, computation: Computation) -> list[OpWork]:

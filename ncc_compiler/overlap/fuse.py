@@ -31,11 +31,9 @@ from ncc_compiler.ir.graph import (
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.options import FUSE_LIMIT_NODES
 from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of, splat
-from ncc_compiler.overlap.cost_model import CONTROL_FLOW
+from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unused_name
-
-FUSION = "fusion"
 
 
 @attrs.frozen
@@ -48,7 +46,7 @@ class Fuse(Pass):
 
     name: ClassVar[str] = "fuse"
 
-    enabled: int = 0
+    enabled: int = 1
     limit_nodes: int = FUSE_LIMIT_NODES
 
     def run(self, module: Module) -> Module:
@@ -57,11 +55,16 @@ class Fuse(Pass):
         running = running_computations(module)
         computations: dict[str, Computation] = {}
         for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(node.op == FUSION for node in body.nodes):
+            if name in running and not any(map(_is_ours, body.nodes)):
                 clustering = clusters_of(module, body, self.limit_nodes)
                 body = fused(body, clustering, dict(module.computations), computations)
             computations[name] = body
         return attrs.evolve(module, computations=computations)
+
+
+def _is_ours(node: Node) -> bool:
+    """Whether this pass made a fusion; those of whole patterns are there before it."""
+    return node.op == FUSION and node.attributes.get("kind") != "kCustom"
 
 
 def running_computations(module: Module) -> set[str]:

@@ -5,7 +5,7 @@ from typing import ClassVar
 import attrs
 
 from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
-from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops import BARRIERS, OPS
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation
 
@@ -20,7 +20,7 @@ class CommonSubexpressions(Pass):
 
     Collectives too: the same operator over the same groups and operand gives the same value on
     each rank, as do `partition-id` and `replica-id`, which differ between ranks only. A barrier
-    is there for what it does.
+    is there for what it does, and of two `opt-barrier` each begins a computation of its own.
     """
 
     name: ClassVar[str] = "common-subexpressions"
@@ -41,7 +41,8 @@ class _Merge:
 
     def __call__(self, rebuild: Rebuild, node: Node) -> NodeId:
         is_unknown = node.op == "constant" and not node.has_value()
-        if node.op == "parameter" or is_unknown or OPS[node.op].has_side_effect:
+        is_own = node.op == "parameter" or node.op in BARRIERS or is_unknown
+        if is_own or OPS[node.op].has_side_effect:
             return rebuild.add(node)
         key = (node.op, node.type, node.operands, _meaning(node))
         if key not in self._seen:

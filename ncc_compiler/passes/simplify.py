@@ -14,7 +14,9 @@ from ncc_compiler.passes.rebuild import Rebuild, rewrite_module
 class Simplify(Pass):
     """Values stay, bit for bit; each rule replaces a node by a value that is already there.
 
-    A `copy` is one of them: values are written once, and layouts carry no meaning here.
+    A `copy` is one of them: values are written once, and layouts carry no meaning here. An
+    `opt-barrier` stays: what is computed behind it is not what was computed before it, so that a
+    recomputation (JAX's `checkpoint`) takes place as the program states it.
     """
 
     name: ClassVar[str] = "simplify"
@@ -88,8 +90,6 @@ _RULES: Mapping[str, Rule] = {
     "convert": _same_type,
     "copy": _operand,
     "get-tuple-element": _element,
-    "opt-barrier": _operand,
-    "optimization-barrier": _operand,
     "reshape": _reshape,
     "slice": _same_type,
     "transpose": _transpose,

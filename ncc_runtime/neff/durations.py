@@ -23,6 +23,7 @@ class Speeds:
     flops_per_s: Mapping[DType, int]
     dma_bytes_per_s: int
     dma_start_ps: int
+    dma_least_ps: int  # of a DMA, however little it moves
     step_ps: Mapping[Engine, int]  # of an instruction that waits for the last one's result
     table_ps: int  # to load the tables of another function
 
@@ -47,8 +48,14 @@ def duration_of(work: Work, speeds: Speeds) -> Duration:
     takes longer than engines, they still work on the last tile when all are loaded.
     """
     engines_ps = engines_of(work, speeds)
-    dma_ps = _ps(work.dma_read, speeds.dma_bytes_per_s)
-    dma_ps += _ps(work.dma_written, speeds.dma_bytes_per_s)
+    dma_ps = sum(
+        max(_ps(size, speeds.dma_bytes_per_s), speeds.dma_least_ps)
+        for size in (work.dma_read, work.dma_written)
+        if size
+    )
+    if work.starts == 1:  # read and written by one DMA
+        dma_ps = _ps(work.dma_read + work.dma_written, speeds.dma_bytes_per_s)
+        dma_ps = max(dma_ps, speeds.dma_least_ps)
     steps_ps = sum(
         count * speeds.step_ps[engine]
         for phase in work.phases
@@ -62,11 +69,15 @@ def duration_of(work: Work, speeds: Speeds) -> Duration:
 
 
 def engines_of(work: Work, speeds: Speeds) -> int:
-    """Picoseconds of the engines: of each phase the busiest one, or the busiest of all phases."""
-    busy = [busy_ps(phase, speeds) for phase in work.phases]
+    """Picoseconds of the engines: of each phase the busiest one.
+
+    Where phases of different tiles overlap, the busiest of all, and the others for one tile.
+    """
+    phases_ps = sum(max(busy_ps(phase, speeds).values(), default=0) for phase in work.phases)
     if not work.overlaps:
-        return sum(max(of_phase.values(), default=0) for of_phase in busy)
-    return max(total_ps(work, speeds).values(), default=0)
+        return phases_ps
+    busiest_ps = max(total_ps(work, speeds).values(), default=0)
+    return busiest_ps + ceil(work.tile * (phases_ps - busiest_ps))
 
 
 def total_ps(work: Work, speeds: Speeds) -> dict[Engine, int]:
@@ -105,6 +116,7 @@ def _generic() -> Speeds:
         flops_per_s={dtype: 80 * PS_PER_S // max(1, dtype.size_bytes // 2) ** 2 for dtype in DType},
         dma_bytes_per_s=360 * 10**9,
         dma_start_ps=1_300_000,
+        dma_least_ps=850_000,
         step_ps=dict.fromkeys(Engine, 300_000),
         table_ps=1_300_000,
     )
@@ -118,10 +130,10 @@ _TIES = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 
 
 def engine_of(work: Work) -> Engine:
-    """The engine that works longest, whose queue the instruction stands in; Sync where none works.
+    """The engine that works longest, whose queue the instruction stands in; Vector where none does.
 
     The first of Tensor, Vector, Scalar and GpSimd where several work as long.
     """
     total = total_ps(work, GENERIC)
     busy = (engine for engine in _TIES if engine in total)
-    return max(busy, key=total.__getitem__, default=Engine.SYNC)
+    return max(busy, key=total.__getitem__, default=Engine.VECTOR)

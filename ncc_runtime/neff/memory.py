@@ -1,7 +1,8 @@
 """What a program takes of a rank's memory, by kind; one record for reports and refusals.
 
-Buffers of every kind but temporaries have addresses of their own, so these add up. Temporaries
-share: what is charged for them is the address range that they share, however many there are in it.
+Parameters, constants and outputs add up, but for outputs in the memory of donated parameters, which
+count as those. Temporaries share, with one another and with outputs that are not yet written: what
+is charged for them is the address range that they take besides, however many there are in it.
 """
 
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ class MemoryUse:
     parameters: int
     outputs: int
     constants: int
-    temporaries: int  # the range that they share
+    temporaries: int  # the range that they share, besides memory of outputs
     channel_buffers: int | None  # None: not placed yet
     capacity: int | None  # of a rank; None: not placed yet
 
@@ -131,9 +132,10 @@ def memory_of(
     stage = max(stages_of(program), key=lambda stage: stage.program.hbm_bytes)
     taken = stage.program.hbm_bytes
     lasting = dict.fromkeys(KIND_NAMES.values(), 0)
+    donated = stage.program.donated()
     for number in stage.buffers:
         buffer = stage.program.buffers[number]
-        if buffer.kind is not BufferKind.INTERNAL:
+        if buffer.kind is not BufferKind.INTERNAL and number not in donated:
             # with what lies between it and the next one
             padded = -(-buffer.size_bytes // ALIGNMENT) * ALIGNMENT
             lasting[KIND_NAMES[buffer.kind]] += min(padded, taken - buffer.address)

@@ -292,6 +292,21 @@ class Program:
         tiles = self.shardings[info.sharding].tiles
         return tuple(map(operator.mul, tiles, self.tensors[tensor].shape))
 
+    def donated(self) -> Mapping[BufferId, BufferId]:
+        """By buffer of an output that lies in an input's memory: that input's buffer.
+
+        Such an output holds what its input held until something writes it. Only outputs that
+        `aliases` pair with their inputs may lie so (neff-M2).
+        """
+        found = {}
+        for output, number in self.aliases:
+            ends = self.tensors[self.outputs[output]], self.tensors[self.inputs[number]]
+            one, other = (self.buffers[tensor.buffer] for tensor in ends)
+            is_whole = (one.address, one.size_bytes) == (other.address, other.size_bytes)
+            if is_whole and one.size_bytes and one.kind is BufferKind.OUTPUT:
+                found[ends[0].buffer] = ends[1].buffer
+        return found
+
     def elided(self) -> tuple[Origin, ...]:
         """The constants without value, in order, and where they come from, if that is known."""
         places = {origin.node: origin for origin in self.origins}

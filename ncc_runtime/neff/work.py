@@ -159,12 +159,8 @@ def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
     # operands that are one tensor are one value
     places = {tensor: place for place, tensor in enumerate(dict.fromkeys(instr.operands))}
     types = [program.tensors[tensor] for tensor in (*places, *instr.results)]
-    if _is_of_sequencer(instr.opcode, types):
-        return attrs.evolve(
-            NOTHING,
-            bytes_read=sum(view.size_bytes for view in types[: len(places)]),
-            bytes_written=sum(view.size_bytes for view in types[len(places) :]),
-        )
+    if _is_of_sequencer((instr.opcode,), types):
+        return _by_sequencer(types[: len(places)], types[len(places) :])
     results = tuple(range(len(places), len(types)))
     operands = tuple(places[tensor] for tensor in instr.operands)
     row = FusedInstr(instr.opcode, results, operands, attributes)
@@ -178,21 +174,36 @@ def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
     return body.moved(is_in_place)
 
 
-def _is_of_sequencer(opcode: str, types: Sequence[Typed]) -> bool:
+_REGISTER_SHAPES = frozenset({Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY})
+
+
+def _is_of_sequencer(opcodes: Iterable[str], types: Iterable[Typed]) -> bool:
     """Whether registers of a sequencer do it: counters of loops, starts of slices, predicates.
 
     Source: the architecture guides, register arithmetic and branches run in the sequencer.
     """
-    shape = OPCODES[opcode].shape
-    is_elementwise = shape in (Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY)
-    return is_elementwise and all(
+    return all(
         view.elements == 1 and (view.dtype.is_integer or view.dtype is DType.PRED) for view in types
+    ) and all(opcode in _SPELLED or OPCODES[opcode].shape in _REGISTER_SHAPES for opcode in opcodes)
+
+
+_SPELLED = frozenset({CONSTANT, "broadcast", "reshape"})
+
+
+def _by_sequencer(read: Iterable[Typed], written: Iterable[Typed]) -> Work:
+    """No more than the bytes of a few registers."""
+    return attrs.evolve(
+        NOTHING,
+        bytes_read=sum(view.size_bytes for view in read),
+        bytes_written=sum(view.size_bytes for view in written),
     )
 
 
 def work_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Work:
     """The work of an instruction that performs a fusion."""
     values, body = fusion.values, fusion.body
+    if _is_of_sequencer((row.opcode for row in body), values):
+        return _by_sequencer(values[: fusion.parameters], fusion.types(fusion.results))
     return Body(values, fusion.parameters, body, fusion.results, regions).work()
 
 
@@ -329,6 +340,7 @@ class Body:
         self._costs: list[_Cost | None] = [None] * len(rows)
         self._reads = [0] * count  # how often the values are read, by rows of products
         self._find_views()
+        self._lying_in_rows = self._find_rows()
         for number, row in enumerate(rows):
             self._cost(number, row)
 
@@ -388,6 +400,36 @@ class Body:
         assert isinstance(dimensions, tuple), row.opcode
         return _Access.ROW if dimensions == tuple(range(len(dimensions))) else _Access.ARRAY
 
+    def _find_rows(self) -> dict[int, int]:
+        """By number of elements: as how many these count where rows lie in one partition each.
+
+        A largest or smallest element of a row is found in its partition; instructions take as long
+        for a few partitions as for all. Sums do not bind rows to partitions: Tensor adds up over
+        these. Source: the architecture guides.
+        """
+        counted = {}
+        for row in self._rows:
+            if row.opcode == "reduce" and self._is_along_rows(row) and not self._is_sum(row):
+                elements = self._values[row.operands[0]].elements
+                kept = self._values[row.results[0]].elements
+                if 0 < kept < LANES:
+                    counted[elements] = elements // kept * LANES
+        return counted
+
+    def _elements_of(self, value: int) -> int:
+        """The elements of a value, with those of lanes that stay empty beside it."""
+        elements = self._values[value].elements
+        return self._lying_in_rows.get(elements, elements)
+
+    def _is_along_rows(self, row: FusedInstr) -> bool:
+        dimensions, rank = row.attributes["dimensions"], len(self._shape(row.operands[0]))
+        assert isinstance(dimensions, tuple), row.opcode
+        return set(dimensions) == set(range(rank - len(dimensions), rank))
+
+    def _is_sum(self, row: FusedInstr) -> bool:
+        body = self._region(row).body
+        return len(body) == 1 and body[0].opcode == "add"
+
     def _is_free(self, row: FusedInstr) -> bool:
         if row.opcode == CONSTANT:
             return True
@@ -437,7 +479,7 @@ class Body:
         """An engine that takes so many cycles for each element of the result."""
         arrays, result = self._arrays(row), row.results[0]
         widest = max(self._stored[value].size_bytes for value in (*arrays, result))
-        lanes = self._values[result].elements * cycles * max(1, widest // 4)
+        lanes = self._elements_of(result) * cycles * max(1, widest // 4)
         return _Cost(self._or_queue(engine), lanes, self._mode(row, arrays), len(arrays))
 
     def _mode(self, row: FusedInstr, arrays: Sequence[int]) -> Mode:
@@ -524,16 +566,12 @@ class Body:
         """A fold: by Vector along rows, by products with ones over partitions, else by GpSimd."""
         operand, result = row.operands[0], row.results[0]
         body = self._region(row).body
-        elements = self._values[operand].elements
+        elements = self._elements_of(operand)
         if len(body) != 1 or len(row.results) > 1:
             cycles = elements * len(row.results) * max(1, len(body))
             return _Cost(self._or_queue(Engine.GPSIMD), cycles)
-        dimensions = row.attributes["dimensions"]
-        assert isinstance(dimensions, tuple), row.opcode
-        rank = len(self._shape(operand))
-        is_along_rows = set(dimensions) == set(range(rank - len(dimensions), rank))
-        is_sum = body[0].opcode == "add"
-        if is_along_rows:
+        is_sum = self._is_sum(row)
+        if self._is_along_rows(row):
             if is_sum and self._sums_for_nothing(operand):
                 return None
             cost = self._walk(Engine.VECTOR, row, 1)
@@ -561,7 +599,7 @@ class Body:
             return False
         row = self._rows[maker]
         if row.opcode == "multiply" and self._view[row.operands[0]] == self._view[row.operands[1]]:
-            lanes = self._values[row.results[0]].elements
+            lanes = self._elements_of(row.results[0])
             self._costs[maker] = _Cost(Engine.SCALAR, lanes, cost.mode, 1)
             return True
         return cost.engine is Engine.SCALAR
@@ -599,20 +637,27 @@ class Body:
     def _rearrangement(self, row: FusedInstr) -> _Cost:
         """A move inside of a fusion: Vector copies, and Tensor transposes."""
         elements = self._values[row.results[0]].elements
-        if row.opcode == "transpose":
-            dimensions = row.attributes["dimensions"]
-            assert isinstance(dimensions, tuple), row.opcode
-            if dimensions and dimensions[-1] != len(dimensions) - 1:
-                return _Cost(Engine.TENSOR, self._transposing_cycles(row))
+        if row.opcode == "transpose" and (cycles := self._transposing_cycles(row)):
+            return _Cost(Engine.TENSOR, cycles)
         return _Cost(Engine.VECTOR, elements)
 
     def _transposing_cycles(self, row: FusedInstr) -> int:
         """A tile of 128 x 128 at a time goes through the array, 128 cycles each (nc_transpose)."""
-        shape, dimensions = self._shape(row.operands[0]), row.attributes["dimensions"]
-        assert isinstance(dimensions, tuple), row.opcode
+        shape, dimensions = self._permuted(row)
+        if not shape or dimensions[-1] == len(shape) - 1:
+            return 0
         last, to_last = shape[-1], shape[dimensions[-1]]
         others = math.prod(shape) // max(1, last * to_last)
         return -(-last // LANES) * -(-to_last // LANES) * others * LANES
+
+    def _permuted(self, row: FusedInstr) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The shape that a transposition has and how it permutes it, without dimensions of one."""
+        shape, dimensions = self._shape(row.operands[0]), row.attributes["dimensions"]
+        assert isinstance(dimensions, tuple), row.opcode
+        kept = [dimension for dimension, size in enumerate(shape) if size != 1]
+        number = {dimension: place for place, dimension in enumerate(kept)}
+        order = (number[dimension] for dimension in dimensions if dimension in number)
+        return tuple(shape[dimension] for dimension in kept), tuple(order)
 
     def _shape(self, value: int) -> tuple[int, ...]:
         return self._values[value].shape
@@ -831,18 +876,16 @@ class Body:
                 assert isinstance(along, int), row.opcode
                 shapes = (self._shape(value) for value in row.operands)
                 return size * min(math.prod(shape[along:]) for shape in shapes)
-            case "reverse" | "transpose":
+            case "reverse":
                 dimensions = row.attributes["dimensions"]
                 assert isinstance(dimensions, tuple), row.opcode
-                rank = len(operand.shape)
-                kept = rank
-                while kept and (
-                    dimensions[kept - 1] == kept - 1
-                    if row.opcode == "transpose"
-                    else kept - 1 not in dimensions
-                ):
+                return size * math.prod(operand.shape[max(dimensions, default=-1) + 1 :])
+            case "transpose":
+                shape, order = self._permuted(row)
+                kept = len(shape)
+                while kept and order[kept - 1] == kept - 1:
                     kept -= 1
-                return size * math.prod(operand.shape[kept:])
+                return size * math.prod(shape[kept:])
             case "gather":
                 windows = row.attributes["slice_sizes"]
                 assert isinstance(windows, tuple), row.opcode

@@ -18,6 +18,7 @@ class RowTexts:
 
     name: Sequence[str]  # `dot y f32[8,8]`, `advance p3 all-reduce.1 round 5`
     place: Sequence[str]  # `model.py:12`, where the user's code is known; else empty
+    # of a fusion with several lines `model.py:12 and 2 more`
 
 
 def row_texts(executable: Executable, number: int) -> RowTexts:
@@ -28,7 +29,7 @@ def row_texts(executable: Executable, number: int) -> RowTexts:
         rows = list(queue.table)
         return RowTexts(
             [_instruction(executable, program, row) for row in rows],
-            ["" if row.origin == NONE else program.origins[row.origin].place for row in rows],
+            [_lines(program, row) for row in rows],
         )
     if isinstance(queue, CcQueue):
         names = [_cc_row(executable, queue, row) for row in range(len(queue.opcode))]
@@ -50,8 +51,20 @@ def placeholder_text(executable: Executable, number: int) -> str:
 
 def lines_text(lines: Sequence[str]) -> str:
     """The first of some lines, and how many others there are: `model.py:12 and 2 more`."""
+    return _and_more([short_place(line) for line in lines])
+
+
+def _and_more(lines: Sequence[str]) -> str:
     more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
-    return f"{short_place(lines[0])}{more}" if lines else ""
+    return f"{lines[0]}{more}" if lines else ""
+
+
+def _lines(program: Program, row: Instr) -> str:
+    """Where an instruction comes from; of a fusion its own line, then those of its rows."""
+    fusion = program.fusion_of(row)
+    numbers = [row.origin, *(step.origin for step in fusion.body)] if fusion else [row.origin]
+    places = (program.origins[number].place for number in numbers if number != NONE)
+    return _and_more([*dict.fromkeys(place for place in places if place)])
 
 
 _MOST_OF_A_PLACE = 40  # characters

@@ -185,9 +185,9 @@ class QueueMachine:
         self, node: str, results: tuple[int, ...], operands: tuple[int, ...], post: int = NONE
     ) -> _Running:
         seen = tuple(self._read(tensor) for tensor in operands)
-        homes = {self._program.tensors[tensor].buffer for tensor in operands}
+        places = {self._program.address(tensor) for tensor in operands}
         for tensor in results:
-            if self._program.tensors[tensor].buffer not in homes:  # else it is in place
+            if self._program.address(tensor) not in places:  # else it is in place
                 self._write(tensor, self._noise())
         return _Running(node, results, operands, seen, post)
 

@@ -107,7 +107,9 @@ def test_a_start_and_its_done_are_one_operation(op, kind, attributes, result, le
         f"%u = {kind} opt-barrier(%s)",
         f"%d = {result} {op}-done(%u)",
     )
-    assert entry_ops(optimised(load(*lines, before=SUM + flip))) == ["parameter", *left]
+    ops = entry_ops(optimised(load(*lines, before=SUM + flip)))
+    names = {"tuple", "opt-barrier", "get-tuple-element"}  # a barrier stays where it is
+    assert [op for op in ops if op not in names] == ["parameter", *left]
 
 
 def test_operands_of_several_stay_together() -> None:

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.codegen.generate import generate
+from ncc_compiler.driver import load_text
 from ncc_runtime.errors import CountsError
 from ncc_runtime.inputs import bound_inputs
-from ncc_runtime.random_counts import drawn_counts
+from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.random_counts import UNKNOWN, Sources, drawn_counts
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import Model
 from tests.counted_programs import OPS, Shape, buffers_of, counts_of, shapes, text_of
@@ -131,6 +134,40 @@ def test_tables_are_found_behind_what_moves_words(way: str, level: int) -> None:
     for seed in range(3):
         run = model.run(seed=seed)
         assert way == "constants" or moved(run) > 0
+
+
+def test_tables_are_found_inside_of_fusions() -> None:
+    """Moved and converted words, a scalar that is written into its row, and what computes."""
+    fused = """fused {
+  p = f32[2,2] parameter(0)
+  q = s32[4] parameter(1)
+  t = f32[2,2] transpose(p), dimensions={1,0}
+  r = f32[4] reshape(t)
+  a = s32[4] convert(r)
+  one = s32[] constant(1)
+  b = s32[4] broadcast(one), dimensions={}
+  c = s32[4] copy(q)
+  d = s32[4] multiply(q, b)
+  ROOT all = (s32[4], s32[4], s32[4], s32[4]) tuple(a, b, c, d)
+}
+"""
+    body = """  p = f32[2,2] parameter(2)
+  q = s32[4] parameter(3)
+  all = (s32[4], s32[4], s32[4], s32[4]) fusion(p, q), calls=fused
+  a = s32[4] get-tuple-element(all), index=0
+  b = s32[4] get-tuple-element(all), index=1
+  c = s32[4] get-tuple-element(all), index=2
+  d = s32[4] get-tuple-element(all), index=3"""
+    head, entry = ragged(body, "a, b, c, d").split("\n", 1)
+    program = generate(load_text(f"{head}\n{fused}{entry}"))
+    sources = Sources(
+        stages_of(program)[0], [0, 0, 1000, 2000], lambda values: 5000 + int(values[0])
+    )
+    of = {tensor.name: number for number, tensor in enumerate(program.tensors)}
+    assert sources.of(of["all.0"])[1].tolist() == [1004, 1006, 1005, 1007]
+    assert sources.of(of["all.1"])[1].tolist() == [5001] * 4
+    assert sources.of(of["all.2"])[1].tolist() == [2004, 2005, 2006, 2007]
+    assert sources.of(of["all.3"])[1].tolist() == [UNKNOWN] * 4
 
 
 def test_one_table_serves_the_way_there_and_back() -> None:

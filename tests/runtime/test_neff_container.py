@@ -89,7 +89,7 @@ def test_random_programs_obey_the_rules() -> None:
 def test_the_header_has_the_documented_fields(packed: bytes) -> None:
     fields = HEADER.unpack_from(packed)
     data = packed[1024:]
-    assert fields[:5] == (1, 1024, len(data), 1, 5)
+    assert fields[:5] == (1, 1024, len(data), 1, 6)
     assert (fields[6], fields[10], fields[13]) == (4, 4, 0)
     assert fields[7] == hashlib.sha256(data).digest()
     assert fields[9].rstrip(b"\0") == b"step"
@@ -157,8 +157,8 @@ def resealed_header(packed: bytes, at: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        (24, struct.pack("<Q", 2), "neff version 2.5 (package 1), this reads 1.5"),
-        (32, struct.pack("<Q", 6), "(package 1): made by a newer version; update ncc"),
+        (24, struct.pack("<Q", 2), "neff version 2.6 (package 1), this reads 1.6"),
+        (32, struct.pack("<Q", 7), "(package 1): made by a newer version; update ncc"),
         (32, struct.pack("<Q", 0), "made by an older version; compile the model again"),
         (24, struct.pack("<Q", 0), "made by an older version"),
         (544, struct.pack("<Q", 1 << 20), "features this version does not know: bit 20 (0x100000)"),

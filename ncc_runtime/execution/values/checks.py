@@ -11,7 +11,7 @@ import numpy as np
 
 from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
-from ncc_runtime.neff.program import Tensor
+from ncc_runtime.neff.program import BufferId, Tensor
 
 _UNWRITTEN = -1
 
@@ -26,6 +26,12 @@ class ByteOwners:
         spans = [(buffer.address, buffer.size_bytes) for buffer in program.buffers]
         spans += [(facts.scratch_address, facts.scratch_bytes) for facts in executable.streams]
         self._spans = spans
+        # An output in a donated input's memory holds what that held until it is written.
+        self._instead = {
+            output: number
+            for stage in executable.stages
+            for output, number in stage.program.donated().items()
+        }
         self._scratch = {
             facts.stream: len(program.buffers) + index
             for index, facts in enumerate(executable.streams)
@@ -90,7 +96,9 @@ class ByteOwners:
 
     def _read(self, rank: int, buffer: int, start: int, size: int, place: str) -> None:
         owners = self._owner[rank, start : start + size]
-        wrong = np.flatnonzero(owners != buffer)
+        wrong = np.flatnonzero(
+            (owners != buffer) & (owners != self._instead.get(BufferId(buffer), buffer))
+        )
         if wrong.size:
             address, owner = start + int(wrong[0]), int(owners[wrong[0]])
             state = "was never written" if owner == _UNWRITTEN else f"holds {self._name(owner)}"

@@ -1,7 +1,7 @@
 """The virtual devices: performs batches of ready instructions on the memory of all ranks."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -43,6 +43,7 @@ class Devices:
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._pool: ThreadPoolExecutor | None = None
+        self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
         program = executable.program
         if any("lapack" in stage.program.opcodes() for stage in executable.stages):
             # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
@@ -67,11 +68,18 @@ class Devices:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
-    def load(self, inputs: Iterable[np.ndarray]) -> None:
-        """Write parameters, each [ranks, *shape], and constants."""
+    def load(self, inputs: Iterable[np.ndarray], again: Container[int] = ()) -> None:
+        """Write parameters, each [ranks, *shape], and constants.
+
+        Those `again`, by number, are the same in the next step, whatever a run writes over them.
+        """
         self._renew()
-        for (rows, tensor), array in zip(self._inputs(), inputs, strict=True):
+        self._overwritten = {}
+        on_inputs = self._on_inputs()
+        for number, ((rows, tensor), array) in enumerate(zip(self._inputs(), inputs, strict=True)):
             self._views[tensor][rows] = array
+            if number in again and tensor in on_inputs.values():
+                self._overwritten[number] = self._views[tensor][rows].copy()
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
                 address = stage.program.buffers[buffer].address
@@ -81,24 +89,43 @@ class Devices:
     def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
         """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
 
-        All else stays as it is, since nothing writes inputs and constants while it runs. Ranks of
-        an output are those of its input.
+        Inputs of `load` that stay the same are written again where an output lies in their memory.
+        All else is as it was, since nothing writes it while a program runs. Ranks of an output are
+        those of its input.
         """
         self._renew()
         targets, program = self._inputs(), self.executable.program
         outputs = [tensor for stage in self.executable.stages for tensor in stage.program.outputs]
+        on_inputs = self._on_inputs()
         values = []
         for output, number in feed:
-            view = self._views[outputs[output]][targets[number][0]]
+            tensor = outputs[output]
+            if on_inputs.get(tensor) == targets[number][1]:
+                continue  # it is where it is to be
+            view = self._views[tensor][targets[number][0]]
             # an input that is passed on as an output lies where another pair may write
-            is_input = program.buffers[program.tensors[outputs[output]].buffer].kind in READ_ONLY
-            values.append(view.copy() if is_input else view)
-        for (_, number), value in zip(feed, values, strict=True):
+            kind = program.buffers[program.tensors[tensor].buffer].kind
+            is_input = tensor in on_inputs or kind in READ_ONLY
+            values.append((number, view.copy() if is_input else view))
+        for number, value in (*values, *self._overwritten.items()):
             rows, tensor = targets[number]
             self._views[tensor][rows] = value
         for number, array in inputs.items():
             rows, tensor = targets[number]
             self._views[tensor][rows] = array
+
+    def _on_inputs(self) -> dict[int, int]:
+        """By tensor of an output in the memory of a donated input: the tensor of that input."""
+        found = {}
+        for stage in self.executable.stages:
+            program = stage.program
+            donated = program.donated()
+            input_in = {program.tensors[tensor].buffer: tensor for tensor in program.inputs}
+            for tensor in program.outputs:
+                buffer = program.tensors[tensor].buffer
+                if buffer in donated:
+                    found[int(tensor)] = int(input_in[donated[buffer]])
+        return found
 
     def _renew(self) -> None:
         """What a run keeps beside the memory starts anew."""
@@ -258,5 +285,4 @@ def _is_update_in_place(program: Program, instr: Instr) -> bool:
     """Whether the result lies where its operand does, so that only the slice is to be written."""
     if instr.opcode != "dynamic-update-slice":
         return False
-    source, result = (program.tensors[row] for row in (instr.operands[0], instr.results[0]))
-    return (source.buffer, source.offset) == (result.buffer, result.offset)
+    return program.address(instr.operands[0]) == program.address(instr.results[0])

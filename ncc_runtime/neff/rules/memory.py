@@ -50,18 +50,25 @@ def _buffers_lie_in_memory(program: Program) -> Iterator[str]:
 
 @rule("neff-M2")
 def _lasting_buffers_are_alone(program: Program) -> Iterator[str]:
-    """Only internal buffers may share addresses, and only with one another."""
-    intervals = (
-        Interval(
-            buffer.address,
-            buffer.end,
-            buffer.kind is not BufferKind.INTERNAL,
-            f"{buffer.kind.value} b{number} ({buffer.name})",
+    """Inputs and constants share with no other buffer, and outputs with internal ones only.
+
+    But for an output that `aliases` pair with an input, which may lie exactly where that does.
+    """
+    donated = program.donated()
+    apart = [number for number in range(len(program.buffers)) if number not in donated]
+    for kinds in (READ_ONLY, {BufferKind.OUTPUT}):
+        intervals = (
+            Interval(
+                program.buffers[number].address,
+                program.buffers[number].end,
+                program.buffers[number].kind in kinds,
+                f"{program.buffers[number].kind.value} b{number} ({program.buffers[number].name})",
+            )
+            for number in apart
+            if kinds is READ_ONLY or program.buffers[number].kind in kinds
         )
-        for number, buffer in enumerate(program.buffers)
-    )
-    for lower, other in forbidden_overlaps(intervals):
-        yield f"{other.name} overlaps {lower.name} at {other.start:#x}"
+        for lower, other in forbidden_overlaps(intervals):
+            yield f"{other.name} overlaps {lower.name} at {other.start:#x}"
 
 
 @rule("neff-M3")
