@@ -326,7 +326,8 @@ def _layer_norm(x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    return jax.nn.gelu(x, approximate=False)
+    # Hugging Face's; jax.nn.gelu is a polynomial of erfc, 120 operations an element
+    return 0.5 * x * (1 + lax.erf(x / np.sqrt(2).astype(x.dtype)))
 
 
 def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any) -> Any:
