@@ -10,6 +10,7 @@ from ncc_compiler.overlap.attention import FuseAttention
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
 from ncc_compiler.overlap.fuse import Fuse
+from ncc_compiler.overlap.products import FuseProducts
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
 from ncc_compiler.passes.common_subexpressions import CommonSubexpressions
@@ -18,6 +19,7 @@ from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
 from ncc_compiler.passes.fold_constants import FoldConstants
+from ncc_compiler.passes.fold_transposes import FoldTransposes
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
 from ncc_compiler.passes.manager import Pass
@@ -47,11 +49,13 @@ STANDARD: Sequence[Pass] = (
     FoldConstants(),
     CommonSubexpressions(),
     RemoveDeadCode(),
+    FoldTransposes(),
     ExpandCollectives(),
     Simplify(),
     RemoveDeadCode(),
     FuseAttention(),
     Fuse(),
+    FuseProducts(),
 )
 
 # In addition, what lets collectives run beside compute.
@@ -63,6 +67,8 @@ THOROUGH: Sequence[Pass] = (
     EraseTokens(),
     SplitVariadicCollectives(),
     Simplify(),
+    RemoveDeadCode(),
+    FoldTransposes(),
     RemoveDeadCode(),
     SplitAllReduces(),
     RemoveDeadCode(),
@@ -76,6 +82,7 @@ THOROUGH: Sequence[Pass] = (
     RemoveDeadCode(),
     FuseAttention(),
     Fuse(),
+    FuseProducts(),
     # collectives beside compute
     AssignStreams(),
     Bucket(),

@@ -35,6 +35,14 @@ class Literal:
     def __hash__(self) -> int:
         return hash((self.array.shape, self.array.tobytes()))
 
+    def splat(self) -> np.ndarray | None:
+        """The scalar that every element is, bit for bit, if there is one."""
+        if not self.array.size:
+            return None
+        words = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        words = words.reshape(self.array.size, -1)
+        return self.array.reshape(-1)[:1].reshape(()) if (words == words[0]).all() else None
+
 
 @attrs.frozen
 class Elided:

@@ -84,7 +84,7 @@ def _with_attention_fused(
     """The computation with its patterns as fusions, whose computations are added."""
     if not any(node.op == "exponential" for node in body.nodes):
         return body
-    attentions = list(_Patterns(_Graph(module, body)).attentions())
+    attentions = list(_Search(_Graph(module, body)).attentions())
     while attentions:
         new_body, cores = _Recomputing(body, attentions).run()
         sets = _Clusters(_Graph(module, new_body), cores).sets()
@@ -106,6 +106,7 @@ class Attention:
     forward: frozenset[int]  # empty where only the gradient is computed from these scores
     backward: frozenset[int]  # without what it computes again; empty without gradients
     again: frozenset[int]  # of the forward nodes: those that the backward cluster computes again
+    scores: frozenset[int]  # the products that the exponential is made of
 
 
 class _Graph:
@@ -208,7 +209,7 @@ class _Graph:
         return chain
 
 
-class _Patterns:
+class _Search:
     """The search for patterns in a computation."""
 
     def __init__(self, graph: _Graph) -> None:
@@ -284,7 +285,9 @@ class _Patterns:
                     continue  # the forward cluster gives it
                 (again if operand in forward else backward).add(operand)
                 pending.append(operand)
-        found = Attention(frozenset(forward), frozenset(backward), frozenset(again))
+        found = Attention(
+            frozenset(forward), frozenset(backward), frozenset(again), frozenset(scores)
+        )
         return found if self._pays(found) else None
 
     # Walks through what is fused
@@ -365,7 +368,11 @@ class _Patterns:
     # What pays
 
     def _pays(self, found: Attention) -> bool:
-        """Whether the clusters fit, stay in one region, and read less than they save."""
+        """Whether the clusters fit, stay in one region, and read less than they save.
+
+        Scores are written and read if they are an array. Of few queries and many keys, as in
+        decoding, they are small beside keys and values, which are read in any case.
+        """
         clusters = [found.forward, found.backward | found.again]
         both = found.forward | found.backward
         for cluster in filter(None, clusters):
@@ -374,6 +381,8 @@ class _Patterns:
             versions = (self._graph.copied(set(cluster), both, heads) for heads in (True, False))
             if not any(fits(self._body, cluster | copies) for copies in versions):
                 return False
+        if 2 * self._bytes(found.scores) < self._bytes(self._factors(found)):
+            return False
         written = {
             operand
             for position in found.backward
@@ -387,6 +396,17 @@ class _Patterns:
             for operand in self._nodes[position].operands
         }
         return self._bytes(read) <= 2 * self._bytes(written)
+
+    def _factors(self, found: Attention) -> set[int]:
+        """The operands of the products that are made outside."""
+        inside = found.forward | found.backward
+        return {
+            operand
+            for position in inside
+            if self._graph.is_product(position)
+            for operand in self._nodes[position].operands
+            if operand not in inside
+        }
 
     def _bytes(self, positions: Iterable[int]) -> int:
         return sum(self._nodes[position].array.size_bytes for position in positions)

@@ -133,7 +133,7 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
             return Role.OTHER
         if not node.type.shape:
             return Role.CONSTANT
-        return Role.COPIED if splat(node) is not None else Role.OTHER
+        return Role.COPIED if node.literal().splat() is not None else Role.OTHER
     if node.op in ("broadcast", "iota"):
         return Role.COPIED
     if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op != "reduce":
@@ -149,15 +149,6 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
     if node.op == "reduce" and reduction_of(module.computations[node.callee()]) is None:
         return Role.OTHER
     return Role.FUSED
-
-
-def splat(node: Node) -> np.ndarray | None:
-    """The scalar that every element of a constant array is, bit for bit."""
-    array = node.literal().array
-    if not array.size:
-        return None
-    words = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
-    return array.reshape(-1)[0] if bool((words == words[0]).all()) else None
 
 
 def _is_stored(body: Computation, position: int) -> bool:

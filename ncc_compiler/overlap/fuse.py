@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import attrs
-import numpy as np
 
 from ncc_compiler.ir.graph import (
     Attribute,
@@ -30,7 +29,7 @@ from ncc_compiler.ir.graph import (
 )
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.options import FUSE_LIMIT_NODES
-from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of, splat
+from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unused_name
@@ -223,11 +222,9 @@ class _Fusing:
 
 def _broadcast_scalar(node: Node, name: str, position: NodeId) -> tuple[Node, Node]:
     """A constant array of equal elements: a scalar of this name and place, and its broadcast."""
-    value = splat(node)
+    value = node.literal().splat()
     assert value is not None, node.name
-    array = np.array(value)
-    array.setflags(write=False)
     kind = ArrayType(node.array.dtype)
-    scalar = Node(name, "constant", kind, (), {"literal": Literal(array)})
+    scalar = Node(name, "constant", kind, (), {"literal": Literal(value)})
     attributes: dict[str, Attribute] = {"dimensions": (), **provenance(node)}
     return scalar, Node(node.name, "broadcast", node.type, (position,), attributes, node.span)

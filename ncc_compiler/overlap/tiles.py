@@ -49,7 +49,7 @@ _PSUM_COLUMNS = 4096
 """Columns of float32 that PSUM adds up at a time: 8 banks of 2 KiB a partition (nki guides)."""
 
 
-class Role(enum.Enum):
+class DimensionRole(enum.Enum):
     """How tiles take the elements of a class of dimensions."""
 
     PARALLEL = "parallel"
@@ -62,7 +62,7 @@ class Tiling:
     """How one instruction would walk over the arrays of a cluster."""
 
     classes: Mapping[int, tuple[int, ...]]  # by node of the cluster: the class of each dimension
-    roles: Mapping[int, Role]  # by class
+    roles: Mapping[int, DimensionRole]  # by class
     partitioned: int | None  # the class that lies across the partitions
     held: tuple[int, ...]  # nodes, or operands of the cluster, held from phase to phase
     tile_bytes: int  # of what is held at a time
@@ -275,10 +275,10 @@ class _Analysis:
 
     # Roles
 
-    def _roles(self) -> dict[int, Role]:
+    def _roles(self) -> dict[int, DimensionRole]:
         """The role of each class that has more than one element."""
         roles = {
-            kind: Role.PARALLEL
+            kind: DimensionRole.PARALLEL
             for value in self._dimensions
             for kind, size in zip(self._classes(value), self._shape(value), strict=True)
             if size != 1
@@ -288,7 +288,7 @@ class _Analysis:
         for member, dimensions in self._reduced.items():
             for kind in map(self._sets.find, dimensions):
                 if kind in roles:
-                    roles[kind] = Role.ACCUMULATED
+                    roles[kind] = DimensionRole.ACCUMULATED
                     reducers[kind] = reducers.get(kind, 0) | bits[member]
         before: dict[Value, int] = {}  # by member: bits of the reductions that it depends on
         for member in self._members:
@@ -301,10 +301,10 @@ class _Analysis:
                 met = {kind for value in (member, *values) for kind in self._classes(value)}
                 for kind in met & reducers.keys():
                     if before[member] & reducers[kind]:
-                        roles[kind] = Role.WHOLE
+                        roles[kind] = DimensionRole.WHOLE
         for dimension in self._opaque:
             if self._sets.find(dimension) in roles:
-                roles[self._sets.find(dimension)] = Role.WHOLE
+                roles[self._sets.find(dimension)] = DimensionRole.WHOLE
         return roles
 
     # Phases
@@ -380,7 +380,7 @@ class _Analysis:
         )
 
     def _partitioned(
-        self, roles: Mapping[int, Role], held: Iterable[Value]
+        self, roles: Mapping[int, DimensionRole], held: Iterable[Value]
     ) -> tuple[int | None, int]:
         """The class across the partitions, and its size: the largest one in what is held.
 
@@ -395,7 +395,7 @@ class _Analysis:
         sizes: dict[int, int] = {}
         for value in held:
             for kind, size in self._sizes(value).items():
-                if roles[kind] is not Role.WHOLE and kind not in batches:
+                if roles[kind] is not DimensionRole.WHOLE and kind not in batches:
                     sizes[kind] = max(sizes.get(kind, 1), size)
         largest = max(sizes, key=lambda kind: sizes[kind], default=None)
         return largest, sizes.get(largest, 1) if largest is not None else 1
@@ -416,10 +416,13 @@ class _Analysis:
         return elements * _bytes_per_element(self._nodes[self._node_of(value)])
 
     def _bytes_at_ends(
-        self, held: Mapping[Value, range], roles: Mapping[int, Role], partitioned: int | None
+        self,
+        held: Mapping[Value, range],
+        roles: Mapping[int, DimensionRole],
+        partitioned: int | None,
     ) -> Iterator[int]:
         """Bytes that a tile holds at the end of each phase."""
-        extents = {kind: 1 for kind, role in roles.items() if role is not Role.WHOLE}
+        extents = {kind: 1 for kind, role in roles.items() if role is not DimensionRole.WHOLE}
         if partitioned is not None:
             extents[partitioned] = PARTITIONS
         sizes = [
@@ -441,7 +444,7 @@ class _Analysis:
             if self._nodes[member].op == "dot"
         )
 
-    def _resident_bytes(self, roles: Mapping[int, Role], partitioned: int | None) -> int:
+    def _resident_bytes(self, roles: Mapping[int, DimensionRole], partitioned: int | None) -> int:
         """Operands of products without the class that lies across the partitions.
 
         Each tile needs them, so they stay, or would be read again for each tile. Of classes that
@@ -460,7 +463,7 @@ class _Analysis:
                 ):
                     continue
                 batches = {classes[d] for d in node.integers(f"{side}_batch_dims")}
-                one = {kind: 1 for kind in batches if roles.get(kind) is not Role.WHOLE}
+                one = {kind: 1 for kind in batches if roles.get(kind) is not DimensionRole.WHOLE}
                 stored = self._stored(value)
                 resident[self._node_of(stored)] = self._bytes(stored, one)
         return sum(resident.values())
@@ -477,7 +480,9 @@ class _Analysis:
             value = source
         return value
 
-    def _accumulated_bytes(self, roles: Mapping[int, Role], partitioned: int | None) -> int:
+    def _accumulated_bytes(
+        self, roles: Mapping[int, DimensionRole], partitioned: int | None
+    ) -> int:
         """What reductions add up to while tiles pass one after the other."""
         reduced = {
             member: set(map(self._sets.find, dimensions)) & roles.keys()
@@ -485,7 +490,7 @@ class _Analysis:
         }
         total = 0
         for member, kinds in reduced.items():
-            if all(roles[kind] is not Role.ACCUMULATED for kind in kinds):
+            if all(roles[kind] is not DimensionRole.ACCUMULATED for kind in kinds):
                 continue
             extents = dict.fromkeys(self._outer_classes(member, reduced, roles), 1)
             if partitioned is not None and partitioned not in kinds:
@@ -494,7 +499,7 @@ class _Analysis:
         return total
 
     def _outer_classes(
-        self, member: int, reduced: Mapping[int, set[int]], roles: Mapping[int, Role]
+        self, member: int, reduced: Mapping[int, set[int]], roles: Mapping[int, DimensionRole]
     ) -> Iterator[int]:
         """The classes of a reduction's result of which it adds up one tile after the other.
 
@@ -509,7 +514,7 @@ class _Analysis:
             if others:
                 if not any(reduced[member] & set(self._classes(other)) for other in others):
                     yield kind
-            elif roles.get(kind) is Role.PARALLEL and kind not in made:
+            elif roles.get(kind) is DimensionRole.PARALLEL and kind not in made:
                 yield kind
 
     def _made_once(self, node: Node, member: int, k: int) -> set[int]:

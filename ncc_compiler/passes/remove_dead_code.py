@@ -29,20 +29,22 @@ class RemoveDeadCode(Pass):
     def run(self, module: Module) -> Module:
         alive: dict[str, Computation] = {}
         effectful: set[str] = set()  # computations with a side effect in them
-        callers = Counter(
-            callee
+        fusions = Counter(
+            node.callee("calls")
             for body in module.computations.values()
             for node in body.nodes
-            for _, callee in node.callees()
+            if node.op == "fusion"
         )
-        shared = {name for name, count in callers.items() if count > 1}
+        shared = {name for name, count in fusions.items() if count > 1}
         for name, body in module.computations.items():  # callees come first
-            kept = _pruned(body, effectful)
-            results = _live_results(kept, shared)
+            has_effect = [_has_effect(node, effectful) for node in body.nodes]
+            kept = _pruned(body, has_effect)
+            results = _live_results(kept, shared) if fusions else {}
             if results:
-                kept = _pruned(_with_results(kept, results, alive), effectful)
+                kept = _with_results(kept, results, alive)
+                kept = _pruned(kept, [_has_effect(node, effectful) for node in kept.nodes])
             alive[name] = kept
-            if any(_has_effect(node, effectful) for node in kept.nodes):
+            if any(has_effect):
                 effectful.add(name)
         return attrs.evolve(module, computations=reachable(alive, module.entry))
 
@@ -53,12 +55,13 @@ def _has_effect(node: Node, effectful: Collection[str]) -> bool:
 
 
 def _pruned(
-    computation: Computation, effectful: Collection[str], *, is_called: bool = True
+    computation: Computation, roots: Sequence[bool], *, keeps_parameters: bool = True
 ) -> Computation:
-    """The computation without nodes that neither its root nor what has an effect needs."""
+    """The computation without nodes that neither its root nor these roots need."""
     nodes = computation.nodes
     needed = [
-        (is_called and node.op == "parameter") or _has_effect(node, effectful) for node in nodes
+        (keeps_parameters and node.op == "parameter") or kept
+        for node, kept in zip(nodes, roots, strict=True)
     ]
     needed[computation.root] = True
     elements: dict[int, set[int]] = {}  # of barriers: which elements are read of them
@@ -173,7 +176,7 @@ def _fusion_of(node: Node, taken: list[int], computations: dict[str, Computation
         tuple_now = attrs.evolve(root, type=TupleType(kinds), operands=parts)
         nodes = (*inner.nodes[: inner.root], tuple_now, *inner.nodes[inner.root + 1 :])
         cut = attrs.evolve(inner, nodes=nodes)
-    cut = _pruned(cut, (), is_called=False)
+    cut = _pruned(cut, [False] * len(cut.nodes), keeps_parameters=False)
     read = [cut.nodes[position].integer("parameter_number") for position in cut.parameters()]
     computations[name] = _renumbered(cut)
     return attrs.evolve(

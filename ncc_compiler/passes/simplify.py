@@ -61,10 +61,23 @@ def _element(rebuild: Rebuild, node: Node) -> NodeId | None:
 
 
 def _transpose(rebuild: Rebuild, node: Node) -> Node | None:
-    """One that moves dimensions of size 1 only keeps the order of the elements."""
-    shape = rebuild.type_of(node.operands[0]).shape
-    moved = [d for d in node.integers("dimensions") if shape[d] != 1]
-    return _as_reshape(node) if moved == sorted(moved) else None
+    """One that moves dimensions of size 1 only keeps the order of the elements.
+
+    One of a transpose or a broadcast is one with other dimensions.
+    """
+    shape, order = rebuild.type_of(node.operands[0]).shape, node.integers("dimensions")
+    moved = [d for d in order if shape[d] != 1]
+    if moved == sorted(moved):
+        return _as_reshape(node)
+    source = rebuild.nodes[node.operands[0]]
+    if source.op == "transpose":
+        dimensions = tuple(source.integers("dimensions")[d] for d in order)
+    elif source.op == "broadcast":
+        dimensions = tuple(order.index(d) for d in source.integers("dimensions"))
+    else:
+        return None
+    attributes = {**node.attributes, "dimensions": dimensions}
+    return attrs.evolve(node, op=source.op, operands=source.operands, attributes=attributes)
 
 
 def _broadcast(rebuild: Rebuild, node: Node) -> Node | None:

@@ -230,6 +230,48 @@ def test_nothing_goes_across_an_optimization_barrier() -> None:
     assert not fusions(after)
 
 
+def test_what_a_checkpoint_computes_again_is_fused_with_the_gradient() -> None:
+    again = [line.replace("%", "%again_") for line in (*PRODUCT, *PLAIN, *SOFTMAX)]
+    again = [line.replace("%again_sum", "%sum").replace("%again_max", "%max") for line in again]
+    inputs = ("zero", "low")
+    behind = ("q", "k", "v", "p")
+    backward = list(BACKWARD)
+    for name in (*inputs, *behind):
+        again = [line.replace(f"%again_{name})", f"%{name})") for line in again]
+        again = [line.replace(f"%again_{name},", f"%{name},") for line in again]
+    for name in behind[:3]:
+        again = [line.replace(f"%{name},", f"%late_{name},") for line in again]
+        again = [line.replace(f"%{name})", f"%late_{name})") for line in again]
+        backward = [line.replace(f"%{name})", f"%late_{name})") for line in backward]
+    backward = [line.replace("(%p,", "(%again_p,") for line in backward]
+    kept = [
+        f"%late_{name} = f32[2,{size},3] get-tuple-element(%kept), index={k}"
+        for k, (name, size) in enumerate((("q", 12), ("k", 16), ("v", 16)))
+    ]
+    after = fused(
+        module(
+            *GIVEN,
+            *PRODUCT,
+            *PLAIN,
+            *SOFTMAX,
+            *RESULT,
+            "%held = tuple(%q, %k, %v)",
+            "%kept = opt-barrier(%held)",
+            *kept,
+            *again,
+            *backward,
+        )
+    )
+    assert [products(body) for body in fusions(after)] == [2, 5]
+    assert not has_scores(after.entry_computation)
+    assert all(".again" not in node.name for body in fusions(after) for node in body.nodes)
+
+
+def test_a_single_query_saves_nothing_and_stays() -> None:
+    lines = (*GIVEN, *PRODUCT, *PLAIN, *SOFTMAX, *RESULT)
+    assert not fusions(fused(module(*(line.replace("12", "1") for line in lines))))
+
+
 def test_rows_that_do_not_fit_stay() -> None:
     text = (*GIVEN, *PRODUCT, *PLAIN, *SOFTMAX, *RESULT)
     long = [line.replace("16", "40000").replace("12", "256") for line in text]

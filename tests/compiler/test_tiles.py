@@ -11,7 +11,7 @@ from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.overlap.tiles import (
     SBUF_BYTES,
     TILE_BYTES,
-    Role,
+    DimensionRole,
     Tiling,
     _reshape_runs,
     fits,
@@ -39,7 +39,7 @@ def tiles_of(*lines: str) -> tuple[Computation, Tiling]:
     return computation, found
 
 
-def roles(computation: Computation, found: Tiling, name: str) -> list[Role]:
+def roles(computation: Computation, found: Tiling, name: str) -> list[DimensionRole]:
     """The roles of the dimensions of a node of the cluster."""
     at = next(k for k, node in enumerate(computation.nodes) if node.name == name)
     return [found.roles[each] for each in found.classes[at]]
@@ -67,7 +67,7 @@ def softmax(rows: int, keys: int, dtype: str = "f32") -> list[str]:
 
 def test_a_softmax_holds_a_row_of_its_scores_and_then_of_their_exponentials() -> None:
     computation, found = tiles_of(*softmax(4096, 2048))
-    assert roles(computation, found, "p") == [Role.PARALLEL, Role.WHOLE]
+    assert roles(computation, found, "p") == [DimensionRole.PARALLEL, DimensionRole.WHOLE]
     assert held(computation, found) == {"x", "e"}
     assert found.tile_bytes == 128 * 2048 * 4  # one at a time
     assert found.classes[9][0] == found.partitioned
@@ -89,7 +89,7 @@ def test_elementwise_nodes_hold_nothing_however_long_the_rows_are() -> None:
     lines = ["%x = f32[4,1000000] parameter(0)", *(f"%y{k} = negate(%x)" for k in range(3))]
     _, found = tiles_of(*lines, "%z = f32[4000000] reshape(%y2)")
     assert (found.held, found.tile_bytes) == ((), 0)
-    assert set(found.roles.values()) == {Role.PARALLEL}
+    assert set(found.roles.values()) == {DimensionRole.PARALLEL}
 
 
 def test_too_many_values_at_once_do_not_fit() -> None:
@@ -109,7 +109,7 @@ def test_a_reduction_whose_result_only_leaves_is_accumulated() -> None:
         "%bias = f32[4096] reduce(%y, %zero), dimensions={0}, to_apply=%sum",
         "%small = bf16[4096] convert(%bias)",
     )
-    assert roles(computation, found, "y") == [Role.ACCUMULATED, Role.PARALLEL]
+    assert roles(computation, found, "y") == [DimensionRole.ACCUMULATED, DimensionRole.PARALLEL]
     assert (found.held, found.accumulated_bytes) == ((), 4)
 
 
@@ -132,7 +132,7 @@ def test_a_norm_and_the_gradient_of_its_weights_go_together() -> None:
         *NORM,
         "%gains = f32[4096] reduce(%normal, %zero), dimensions={0}, to_apply=%sum",
     )
-    assert roles(computation, found, "normal") == [Role.ACCUMULATED, Role.WHOLE]
+    assert roles(computation, found, "normal") == [DimensionRole.ACCUMULATED, DimensionRole.WHOLE]
     assert held(computation, found) == {"wide"}
     assert found.accumulated_bytes == 4096 * 4  # whole, since each tile of tokens adds to all
     assert found.fits
@@ -208,7 +208,11 @@ def attention(heads: int, queries: int, keys: int, width: int) -> list[str]:
 
 def test_attention_holds_one_row_of_scores_a_partition_and_keys_and_values_of_a_head() -> None:
     computation, found = tiles_of(*attention(32, 8192, 8192, 128))
-    assert roles(computation, found, "x") == [Role.PARALLEL, Role.PARALLEL, Role.WHOLE]
+    assert roles(computation, found, "x") == [
+        DimensionRole.PARALLEL,
+        DimensionRole.PARALLEL,
+        DimensionRole.WHOLE,
+    ]
     assert held(computation, found) == {"masked", "e"}
     assert found.tile_bytes == 128 * 8192 * 4
     assert found.resident_bytes == 2 * 8192 * 128 * 2
@@ -243,7 +247,7 @@ def test_what_is_concatenated_or_sliced_along_a_dimension_is_needed_whole() -> N
         "%right = f32[256,32] slice(%x), slice={[0:256], [32:64]}",
         "%y = f32[256,64] concatenate(%right, %left), dimensions={1}",
     )
-    assert roles(computation, found, "y") == [Role.PARALLEL, Role.WHOLE]
+    assert roles(computation, found, "y") == [DimensionRole.PARALLEL, DimensionRole.WHOLE]
 
 
 factors = st.lists(st.integers(1, 4), min_size=0, max_size=5)
