@@ -68,6 +68,12 @@ class Llama:
             "norm2": ((self.width,), P()),
         }
 
+    def training_weights(self) -> dict[str, tuple[tuple[int, ...], P]]:
+        """The same where the gate and what it gates are one product, as the library trains."""
+        weights = self.weights()
+        del weights["gate"], weights["up"]
+        return {**weights, "gate_up": ((self.width, 2 * self.hidden), P(None, "tp"))}
+
     def ends(self) -> dict[str, tuple[tuple[int, ...], P]]:
         """Embedding, last norm and head."""
         return {
@@ -143,6 +149,10 @@ def _is_entry(item: object) -> bool:
 
 def _tree(sizes: Sizes, layers: int) -> dict[str, Any]:
     return {**sizes.ends(), "layers": [sizes.weights() for _ in range(layers)]}
+
+
+def _training_tree(sizes: Llama, layers: int) -> dict[str, Any]:
+    return {**sizes.ends(), "layers": [sizes.training_weights() for _ in range(layers)]}
 
 
 def _shapes(tree: Any, dtype: Any) -> Any:
@@ -260,7 +270,8 @@ def _sequence_parallel_layer(sizes: Llama, x: Any, w: Any, positions: Any) -> An
     # the library recomputes the core of the attention (selective checkpointing)
     mixed = jax.checkpoint(_attention)(q, k, v, positions[None, :] <= positions[:, None])
     x = x + scattered(mixed @ w["o"])
-    return x + scattered(_mlp(gathered(_rms_norm(x, w["norm2"])), w))
+    gate, up = jnp.split(gathered(_rms_norm(x, w["norm2"])) @ w["gate_up"], 2, -1)
+    return x + scattered((jax.nn.silu(gate) * up) @ w["down"])
 
 
 def _llama_loss(sizes: Llama, weights: Any, words: Any) -> Any:
@@ -294,7 +305,7 @@ def _accumulated(sums: Any, gradients: Any) -> Any:
 def llama_microbatch(sizes: Llama, layers: int, tp: int, batch: int, tokens: int) -> Program:
     """Loss and gradients in bfloat16, added to those of microbatches before in float32."""
     sizes = sizes.on(tp)
-    tree = _tree(sizes, layers)
+    tree = _training_tree(sizes, layers)
     specs = _specs(tree)
 
     @functools.partial(jax.shard_map, in_specs=(specs, specs, P()), out_specs=(P(), specs))
@@ -326,7 +337,8 @@ def _layer_norm(x: Any, scale: Any, bias: Any) -> Any:
 
 
 def _gelu(x: Any) -> Any:
-    return jax.nn.gelu(x, approximate=False)
+    # Hugging Face's; jax.nn.gelu is a polynomial of erfc, 120 operations an element
+    return 0.5 * x * (1 + lax.erf(x / np.sqrt(2).astype(x.dtype)))
 
 
 def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any) -> Any:
@@ -424,7 +436,7 @@ def zero1_update(sizes: Llama, layers: int, dp: int, tp: int, rule: str) -> Prog
     Gradients in float32 are reduced and scattered, their norm is clipped, weights and moments are
     float32, and the new weights are gathered in bfloat16.
     """
-    tree = _tree(sizes.on(tp), layers)
+    tree = _training_tree(sizes.on(tp), layers)
     specs = _specs(tree)
     by_all = P(("dp", "tp"))
     local = jax.tree.map(lambda item: _local_size(item, tp), tree, is_leaf=_is_entry)

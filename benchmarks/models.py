@@ -19,6 +19,7 @@ on as many instances as the published run had, where one stands for all that are
 import argparse
 import functools
 import hashlib
+import itertools
 import json
 import re
 import statistics
@@ -37,9 +38,13 @@ import ncc_runtime
 from benchmarks import model_programs as programs
 from benchmarks.model_programs import Bert, Llama, Program
 from ncc_compiler.options import CompileOptions
+from ncc_runtime.calibration.measured_files import read_measured
+from ncc_runtime.calibration.predict import Predictor
+from ncc_runtime.calibration.residuals import calibrated
 from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.report.overlap import overlap
+from ncc_runtime.report.plot_file import picture
 from ncc_runtime.report.row_texts import program_of
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +115,7 @@ def _serving_rows(entry: Mapping[str, Any]) -> Iterator[Row]:
         "prefill", 1, lambda layers: programs.prefill(sizes, layers, tp, batch, cache, tokens)
     )
     if entry.get("ttft_ms_p50"):
-        name = f"{where} input {tokens}"
+        name = f"{where} cache {cache} input {tokens}"
         published_ms = entry["ttft_ms_p50"]
         yield Row(FIRST, name, published_ms=published_ms, **facts, **_of(batch * tokens, first))
 
@@ -214,7 +219,7 @@ class Predicted:
 class Timer:
     """How programs are compiled and timed."""
 
-    level: int = 2
+    options: CompileOptions = attrs.field(factory=lambda: CompileOptions(level=2))
     cache: Path | None = None
 
     def timed(self, row: Row, phase: Phase, layers: int) -> Timed:
@@ -232,21 +237,21 @@ class Timer:
         return Timed(run.time_us / 1e3, spent_ms(run.trace))
 
     def _compiled(self, row: Row, phase: Phase, layers: int) -> Any:
-        def made() -> Any:
-            program = phase.program(layers)
-            options = CompileOptions(level=self.level)
-            return ncc_compiler.from_jax(
-                program.function, *program.arguments, **program.options, options=options
-            )
-
         if self.cache is None:
-            return made()
-        name = f"{row.name} {phase.name} {layers} {self.level} {sources_digest()}"
+            return self.made(phase, layers)
+        name = f"{row.name} {phase.name} {layers} {self.options} {sources_digest()}"
         path = self.cache / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.neff"
         if not path.exists():
             self.cache.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(made().data)
+            path.write_bytes(self.made(phase, layers).data)
         return path
+
+    def made(self, phase: Phase, layers: int) -> Any:
+        """The compiled program of some layers."""
+        program = phase.program(layers)
+        return ncc_compiler.from_jax(
+            program.function, *program.arguments, **program.options, options=self.options
+        )
 
 
 @functools.cache
@@ -396,22 +401,126 @@ def as_json(results: Sequence[Predicted]) -> dict[str, Any]:
     }
 
 
+def write_steps(folder: Path, rows: Sequence[Row], timer: Timer, layers: tuple[int, int]) -> None:
+    """Programs, and rows of whole steps as `nccrt calibrate` takes them: folder/rows.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    few, more = layers
+    steps = []
+    for number, row in enumerate(rows):
+        share = (row.layers - few) // (more - few)
+        runs_of: dict[str, int] = {}
+        for phase in row.phases:
+            for count, runs in ((few, 1 - share), (more, share)):
+                name = f"{number}-{phase.name}-{count}.neff"
+                (folder / name).write_bytes(timer.made(phase, count).data)
+                runs_of[name] = phase.runs * runs
+        steps.append(
+            {
+                "table": row.kind,
+                "name": row.name,
+                "instance": row.instance,
+                "nodes": max(phase.nodes for phase in row.phases),
+                "programs": runs_of,
+                "time_us": 1000 * row.published_ms,
+                "source": row.source,
+            }
+        )
+    (folder / "rows.json").write_text(json.dumps({"steps": steps}, indent=1))
+
+
+# --- docs/fidelity.md ----------------------------------------------------------------------------
+
+COLLECTIVE_ROWS = ROOT / "tests/data/published_rows.json"
+
+
+def collective_errors() -> list[tuple[float, float]]:
+    """Measured and predicted milliseconds of the published rows of collectives."""
+    rows = read_measured(str(COLLECTIVE_ROWS))
+    found = calibrated(Predictor(), rows, is_fitted=False, leave_one_out=False)
+    return [(one.row.time_us / 1e3, one.predicted.time_us / 1e3) for one in found.rows]
+
+
+def write_docs(results: Sequence[Predicted], collectives: Sequence[tuple[float, float]]) -> None:
+    """New figures between the marks of the document, and its picture."""
+    text = DOCUMENT.read_text()
+    whole = [*table_lines(results), f"{'collectives':<44}  {_collective_summary(collectives)}"]
+    blocks = {"table": whole, "where": [*itertools.chain(*map(where_lines, _shown(results)))]}
+    for name, lines in blocks.items():
+        mark = re.compile(rf"(<!-- {name}: [^\n]*-->\n+```text\n).*?(```)", re.DOTALL)
+        assert mark.search(text), f"{DOCUMENT} has no place for {name}"
+        block = "".join(f"{line}\n" for line in lines)
+        text = mark.sub(lambda found, block=block: found[1] + block + found[2], text)
+    DOCUMENT.write_text(text)
+    write_plot(PICTURE, results, collectives)
+
+
+def _collective_summary(collectives: Sequence[tuple[float, float]]) -> str:
+    errors = [100 * (predicted_ms / measured_ms - 1) for measured_ms, predicted_ms in collectives]
+    worst = max(errors, key=abs)
+    return f"{statistics.median(map(abs, errors)):.1f} %, {worst:+.1f} %, {len(errors)} rows"
+
+
+def _shown(results: Sequence[Predicted]) -> Iterator[Predicted]:
+    """The row of each kind whose error is the median, which says where time goes."""
+    for kind in KINDS:
+        of_kind = [result for result in results if result.row.kind == kind]
+        of_kind.sort(key=lambda result: abs(result.percent))
+        yield from of_kind[len(of_kind) // 2 : len(of_kind) // 2 + 1]
+
+
+def write_plot(
+    path: Path, results: Sequence[Predicted], collectives: Sequence[tuple[float, float]]
+) -> None:
+    """Predicted over measured times, and their ratio, with a band of 15 % around it."""
+    points = {"collectives": list(collectives)} if collectives else {}
+    for kind in KINDS:
+        of_kind = [result for result in results if result.row.kind == kind]
+        points[kind] = [(result.row.published_ms, result.time_ms) for result in of_kind]
+
+    def draw(figure: Any) -> None:
+        times, ratios = figure.subplots(1, 2)
+        ends = [min(min(p) for of in points.values() for p in of) / 2]
+        ends.append(max(max(p) for of in points.values() for p in of) * 2)
+        times.fill_between(ends, [0.85 * x for x in ends], [1.15 * x for x in ends], alpha=0.2)
+        times.plot(ends, ends, linewidth=0.8)
+        ratios.fill_between(ends, 0.85, 1.15, alpha=0.2)
+        ratios.axhline(1, linewidth=0.8)
+        for kind, of_kind in points.items():
+            measured = [point[0] for point in of_kind]
+            times.scatter(measured, [point[1] for point in of_kind], s=14, label=kind)
+            ratios.scatter(measured, [point[1] / point[0] for point in of_kind], s=14)
+        times.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
+        ratios.set(xscale="log", xlabel="measured, ms", ylabel="predicted / measured")
+        times.legend(loc="upper left", fontsize=8)
+
+    path.write_bytes(picture(path.name, "Predicted and published times; band: 15 %", draw))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", metavar="REGEX", default="", help="kinds and names of rows")
     parser.add_argument("--layers", default="2,3", help="of the programs that are timed")
     parser.add_argument("--check", action="store_true", help="time one layer more")
     parser.add_argument("-O", dest="level", type=int, choices=(0, 1, 2), default=2)
+    parser.add_argument("--pass-option", metavar="P.O=V", action="append", default=[])
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep compiled programs")
     parser.add_argument("--where", action="store_true", help="where the time of each row goes")
     parser.add_argument("--data", type=Path, default=PUBLISHED, help="another file of rows")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .svg or .png")
+    parser.add_argument("--steps", type=Path, metavar="DIR", help="write rows for nccrt calibrate")
+    parser.add_argument("--docs", action="store_true", help="write docs/fidelity.md anew")
     given = parser.parse_args()
     few, more = map(int, given.layers.split(","))
-    timer, results = Timer(given.level, given.cache), []
-    for row in rows_of(given.data):
-        if not re.search(given.rows, f"{row.kind}: {row.name}"):
-            continue
+    pairs = dict(pair.split("=", 1) for pair in given.pass_option)
+    timer, results = Timer(CompileOptions(given.level, pass_options=pairs), given.cache), []
+    rows = [row for row in rows_of(given.data) if re.search(given.rows, f"{row.kind}: {row.name}")]
+    if not rows:
+        parser.error(f"no row is {given.rows!r}")
+    if given.steps:
+        write_steps(given.steps, rows, timer, (few, more))
+        return
+    for row in rows:
         result = predicted(row, timer, (few, more), is_checked=given.check)
         results.append(result)
         print(
@@ -422,8 +531,10 @@ def main() -> None:
             file=sys.stderr,
             flush=True,
         )
-    if not results:
-        parser.error(f"no row is {given.rows!r}")
+    if given.docs:
+        write_docs(results, collective_errors())
+    if given.plot:
+        write_plot(given.plot, results, [])
     if given.json:
         print(json.dumps(as_json(results), indent=1))
     else:

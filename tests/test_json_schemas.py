@@ -74,6 +74,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}
     row |= {"dtype": SENDRECV.dtype, "size_bytes": 4096, "time_us": 20.0}
     (made / "rows.json").write_text(json.dumps({"rows": [row]}))
+    steps = [{"program": "mlp.neff", "instance": "trn1", "time_us": 99.0, "name": "mlp"}]
+    steps += [{"programs": {"mlp.neff": 3}, "instance": "trn1", "lnc": 1, "time_us": 250.0}]
+    (made / "steps.json").write_text(json.dumps({"steps": steps}))
     return made
 
 
@@ -85,6 +88,7 @@ SUCCESSES = [
     ("nccc-check", HLO),
     ("nccc-list", "{0}/mlp.neff"),
     ("nccrt-run", "{0}/mlp.neff --seed 0"),
+    ("nccrt-run", "{0}/mlp.neff --no-values --per-step '32 sequences'"),
     ("nccrt-run", "{0}/mlp.neff --no-values --no-verify --nodes 2"),
     ("nccrt-run", "{0}/mlp.neff --no-clock --checked --topology trn1"),
     ("nccrt-run", "{0}/mlp.neff --no-values --placement spread"),
@@ -130,6 +134,8 @@ SUCCESSES = [
     ("nccrt-topology-show", "{0}/faults.toml --nodes 2"),
     ("nccrt-calibrate", "{0}/rows.json --shipped"),
     ("nccrt-calibrate", "{0}/rows.json --out {0}/preset.toml --leave-one-out"),
+    ("nccrt-calibrate", "{0}/steps.json --shipped"),
+    ("nccrt-calibrate", "{0}/steps.json {0}/rows.json --leave-one-out"),
 ]
 
 
