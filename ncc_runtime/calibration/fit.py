@@ -42,20 +42,21 @@ from ncc_runtime.calibration.predict import Overrides, PlacedRow, Prediction
 from ncc_runtime.progress import Phase
 
 Row = TypeVar("Row", bound=PlacedRow)
+AnyRow = TypeVar("AnyRow", bound=PlacedRow, contravariant=True)
 
 
-class RowPredictor(Protocol[Row]):
+class RowPredictor(Protocol[AnyRow]):
     """What times rows of one kind by constants."""
 
     now: Phase
 
-    def generation(self, row: Row) -> str:
+    def generation(self, row: AnyRow) -> str:
         """The generation of a row's instance, whose constants it has."""
 
-    def predict(self, row: Row, overrides: Overrides) -> Prediction:
+    def predict(self, row: AnyRow, overrides: Overrides) -> Prediction:
         """The time of a row and by what."""
 
-    def clock_us(self, row: Row, name: str, overrides: Overrides) -> float:
+    def clock_us(self, row: AnyRow, name: str, overrides: Overrides) -> float:
         """The time of a row by one algorithm."""
 
 

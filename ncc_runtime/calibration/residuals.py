@@ -48,6 +48,7 @@ class Calibration:
 
 
 Rows = Sequence[MeasuredRow] | Sequence[StepRow]
+"""Of one kind."""
 
 
 def calibrated(
@@ -67,8 +68,9 @@ def calibrated(
         fit = fitted(predictor, rows, begin) if is_fitted else Fit(defaults)
         left_out: tuple[Residual, ...] = ()
         if leave_one_out:
-            for name, table in by(rows, lambda row: row.table).items():
-                others = [row for row in rows if row.table != name]
+            tables: dict[str, list[Any]] = by(rows, lambda row: row.table)
+            for name, table in tables.items():
+                others: list[Any] = [row for row in rows if row.table != name]
                 # as shipped where no other row is of the generation
                 refitted = {
                     **_shipped(predictor, table, begin),

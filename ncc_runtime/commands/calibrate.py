@@ -84,7 +84,7 @@ def calibrate(
     }
     measured, steps = _rows(files, unsaid)
     if out is not None:
-        instances = [row.instance for row in (*measured, *steps)]
+        instances = [row.instance for row in measured] + [row.instance for row in steps]
         for file in preset.targets(out, instances).values():
             check_written({"--out": str(file)}, files)
     asked = {"is_fitted": not shipped, "leave_one_out": words["leave_one_out"]}
