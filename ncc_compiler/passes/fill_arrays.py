@@ -12,7 +12,6 @@ import numpy as np
 
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
-from ncc_compiler.overlap.clusters import splat
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild, users_of
 
@@ -50,7 +49,7 @@ class FillArrays(Pass):
             for position, node in enumerate(body.nodes)
             if node.op == "constant" and node.has_value() and isinstance(node.type, ArrayType)
             if node.array.shape and node.array.size_bytes > self.limit_bytes
-            if (value := splat(node)) is not None
+            if (value := node.literal().splat()) is not None
         }
         if not values:
             return body

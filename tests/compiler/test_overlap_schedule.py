@@ -234,13 +234,12 @@ def streams(*lines: str, before: str = SUM) -> dict[str, int | None]:
     return {node.name: written_stream(node) for node in nodes if "all-reduce" in node.op}
 
 
-WIDE = "f32[1024,2048]"  # such a gradient takes longer than a collective's start
+WIDE = "f32[2048,2048]"  # whose collectives take longer than a start
 TWO = (
-    f"%x = {SIDE} parameter(0)",
-    f"%s = {SIDE} all-reduce(%x), to_apply=%sum",
-    f"%y = {SIDE} dot(%s, %x), {DIMS}",
-    f"%w = {WIDE} parameter(1)",
-    f"%g = {WIDE} all-reduce(%w), to_apply=%sum",
+    f"%x = {WIDE} parameter(0)",
+    f"%s = {WIDE} all-reduce(%x), to_apply=%sum",
+    f"%y = {WIDE} dot(%s, %x), {DIMS}",
+    f"%g = {WIDE} all-reduce(%x), to_apply=%sum",
 )
 
 
@@ -250,16 +249,16 @@ def test_a_gradient_goes_to_stream_1_beside_a_sum_that_compute_waits_for():
 
 def test_a_gradient_that_waits_for_all_sums_stays_on_their_stream():
     """It could not be under way beside any, and a stream of its own takes CC-cores."""
-    last = f"%g = {SIDE} all-reduce(%y), to_apply=%sum"
+    last = f"%g = {WIDE} all-reduce(%y), to_apply=%sum"
     assert streams(*TWO[:3], last) == {"s": None, "g": None}
 
 
 def test_a_collective_that_all_sums_wait_for_stays_on_their_stream():
-    first = f"%w = {SIDE} all-gather(%part), dimensions={{0}}"
-    lines = ("%part = f32[2,8] parameter(0)", first, f"%s = {SIDE} all-reduce(%w), to_apply=%sum")
+    first = f"%w = {WIDE} all-gather(%part), dimensions={{0}}"
+    lines = ("%part = f32[512,2048] parameter(0)", first, f"%s = {WIDE} all-reduce(%w), to_apply=%sum")
     module = load(
         *lines,
-        f"%y = {SIDE} dot(%s, %w), {DIMS}",
+        f"%y = {WIDE} dot(%s, %w), {DIMS}",
         header="HloModule m, replica_count=4",
         before=SUM,
     )
@@ -278,8 +277,8 @@ def test_a_stream_that_is_written_stays():
 
 def test_other_attributes_for_the_compiler_stay():
     module = load(
-        *TWO[:4],
-        f'{TWO[4]}, frontend_attributes={{collective_type="x"}}',
+        *TWO[:3],
+        f'{TWO[3]}, frontend_attributes={{collective_type="x"}}',
         header="HloModule m, replica_count=4",
         before=SUM,
     )
@@ -289,7 +288,7 @@ def test_other_attributes_for_the_compiler_stay():
 
 
 def test_beside_a_barrier_no_collective_changes_its_stream():
-    barrier = f'%met = {SIDE} custom-call(%g), custom_call_target="ncc.barrier"'
+    barrier = f'%met = {WIDE} custom-call(%g), custom_call_target="ncc.barrier"'
     assert streams(*TWO, barrier) == {"s": None, "g": None}
 
 
