@@ -27,7 +27,7 @@ import numpy as np
 
 from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
-from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.graph import Computation, Module, Node, Padding
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.overlap import tiles
@@ -63,11 +63,17 @@ _MUCH = 64
 _MOST_AHEAD = 16
 """Nodes of a cluster that could run before a collective that it waits for."""
 
+_MOST_EXPANDED = 16
+"""Nodes that are looked through to see what a value is made of."""
+
 _MOST_MERGED = 16
 """Clusters that are looked at for one shared value, so that the walk takes linear time."""
 
 _MOST_READERS = 256
 """Clusters that more nodes read stay as they are, for the same reason."""
+
+
+_OTHERS = frozenset({"concatenate", "pad", "reduce", "slice"})
 
 
 class Role(enum.Enum):
@@ -136,8 +142,12 @@ def _role(module: Module, body: Computation, node: Node) -> Role:
         return Role.COPIED if node.literal().splat() is not None else Role.OTHER
     if node.op in ("broadcast", "iota"):
         return Role.COPIED
-    if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op != "reduce":
+    if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op not in _OTHERS:
         return Role.OTHER
+    if node.op in ("pad", "slice"):
+        return Role.FUSED if _is_large_part(body, node) else Role.OTHER
+    if node.op == "concatenate":
+        return Role.FUSED
     first = body.nodes[node.operands[0]]
     if node.op in _VIEWS:
         return Role.VIEW if first.array.dtype is node.type.dtype else Role.NAME
@@ -157,6 +167,21 @@ def _is_stored(body: Computation, position: int) -> bool:
     if node.op == "get-tuple-element":
         node = body.nodes[node.operands[0]]
     return node.op in ("parameter", "constant")
+
+
+def _is_large_part(body: Computation, node: Node) -> bool:
+    """Whether of an array and its slice, or its padding, one is at most twice the other.
+
+    Whole arrays are read and written then, as rows that lie together.
+    """
+    source = body.nodes[node.operands[0]].array
+    if node.op == "slice":
+        is_dense = all(stride == 1 for _, _, stride in node.ranges())
+        return is_dense and 2 * node.array.elements >= source.elements
+    padding = node.attributes["padding"]
+    assert isinstance(padding, Padding), node.name
+    is_dense = all(not interior for _, _, interior in padding.dimensions)
+    return is_dense and 2 * source.elements >= node.array.elements
 
 
 def _counters(body: Computation) -> frozenset[int]:
@@ -440,7 +465,7 @@ class _Walk:
             return False
         more = sum(
             nodes[source].array.size_bytes
-            for source in self._sources(node)
+            for source in self._sources(position)
             if all(
                 self._find(reader) != cluster.last
                 for user in self._users[source]
@@ -449,14 +474,26 @@ class _Walk:
         )
         return more <= node.array.size_bytes * (_MUCH + 1) // _MUCH
 
-    def _sources(self, node: Node) -> set[int]:
-        """The arrays that are read from memory for a node: behind copies and views of them."""
-        sources = set()
-        for operand in node.operands:
-            while self._roles[operand] in _COPIES and self._body.nodes[operand].operands:
-                (operand,) = self._body.nodes[operand].operands
-            if self._roles[operand] not in _COPIES:
-                sources.add(operand)
+    def _sources(self, position: int) -> set[int]:
+        """The arrays that are read from memory for a node, if all that it alone reads comes along.
+
+        They are behind copies and views, and behind values that only this node needs.
+        """
+        nodes, sources, pending = self._body.nodes, set[int](), [position]
+        left = _MOST_EXPANDED
+        while pending:
+            for operand in nodes[pending.pop()].operands:
+                role = self._roles[operand]
+                is_needed_here = (
+                    role is Role.FUSED
+                    and len(self._users[operand]) == 1
+                    and self._before[operand] == self._before[position]
+                )
+                if role in _COPIES or (is_needed_here and left):
+                    left -= role is Role.FUSED
+                    pending.append(operand)
+                else:
+                    sources.add(operand)
         return sources
 
     def _place_with(self, cluster: _Open, position: int, has_others: bool) -> int | None:
@@ -473,7 +510,7 @@ class _Walk:
             return position
         kept = sum(
             self._body.nodes[source].array.size_bytes
-            for source in self._sources(self._body.nodes[position])
+            for source in self._sources(position)
             if not _is_stored(self._body, source) and self._last_use[source] < cluster.at
         )
         if kept <= self._body.nodes[position].array.size_bytes:

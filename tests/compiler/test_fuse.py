@@ -173,6 +173,33 @@ def test_a_view_of_what_is_read_or_written_stays_outside():
     assert fusions(module) == [(["y", "w", "z"], ["z"])]
 
 
+def test_a_rotary_embedding_and_its_gradient_are_one_instruction_each():
+    module = fused(
+        "%x = bf16[64,128] parameter(0)",
+        "%c = bf16[64,64] parameter(1)",
+        "%s = bf16[64,64] parameter(2)",
+        "%a = bf16[64,64] slice(%x), slice={[0:64], [0:64]}",
+        "%b = bf16[64,64] slice(%x), slice={[0:64], [64:128]}",
+        "%ac = bf16[64,64] multiply(%a, %c)",
+        "%bs = bf16[64,64] multiply(%b, %s)",
+        "%l = bf16[64,64] subtract(%ac, %bs)",
+        "%bc = bf16[64,64] multiply(%b, %c)",
+        "%as = bf16[64,64] multiply(%a, %s)",
+        "%h = bf16[64,64] add(%bc, %as)",
+        "%y = bf16[64,128] concatenate(%l, %h), dimensions={1}",
+    )
+    assert entry_ops(module) == [*["parameter"] * 3, "fusion"]
+    module = fused(
+        "%l = bf16[64,64] parameter(0)",
+        "%h = bf16[64,64] parameter(1)",
+        "%zero = bf16[] constant(0)",
+        "%a = bf16[64,128] pad(%l, %zero), padding=0_0x0_64",
+        "%b = bf16[64,128] pad(%h, %zero), padding=0_0x64_0",
+        "%y = bf16[64,128] add(%a, %b)",
+    )
+    assert entry_ops(module) == ["parameter", "parameter", "fusion"]
+
+
 def test_what_a_collective_reads_waits_for_no_other_collective():
     module = fused(
         "%x = f32[64] parameter(0)",

@@ -94,7 +94,7 @@ def step(level: int, place: PlaceOptions) -> Run:
     ("place", "share", "time"),
     [
         (PlaceOptions("trn1.32xlarge"), 0.95, 0.9),
-        (PlaceOptions("trn2.48xlarge"), 0.95, 0.85),
+        (PlaceOptions("trn2.48xlarge"), 0.8, 0.85),
         (PlaceOptions("trn2.48xlarge", nodes=2, placement="spread"), 0.7, 0.95),
     ],
     ids=str,
