@@ -129,7 +129,7 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
         key = (
             *(opcode, attribute, results, same, tuple([kind[tensor] for tensor in used])),
             elements[row] if is_method[opcode] else 0,
-            table.opcode_names[opcode] == _UPDATE
+            table.opcode_names[opcode] in _UPDATES
             and program.address(operands[0]) == program.address(used[0]),
         )
         number = numbers.setdefault(key, len(works))
@@ -139,7 +139,12 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
     return works, index
 
 
-_UPDATE = "dynamic-update-slice"
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+
+
+def _is_in_place(program: Program, instr: Instr) -> bool:
+    """Whether an update writes where its array is, and so moves no more than itself."""
+    return program.address(instr.operands[0]) == program.address(instr.results[0])
 
 
 def _is_counted(opcode: str) -> bool:
@@ -166,12 +171,11 @@ def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
     row = FusedInstr(instr.opcode, results, operands, attributes)
     counted = instr.elements if _is_counted(instr.opcode) else 0
     body = Body(types, len(places), (row,), results, program.regions, engine, counted)
-    if instr.opcode not in MOVES:
+    is_scatter = instr.opcode == "scatter"
+    if instr.opcode not in MOVES and not is_scatter:
         return body.work()
-    is_in_place = instr.opcode == _UPDATE and (
-        program.address(instr.operands[0]) == program.address(instr.results[0])
-    )
-    return body.moved(is_in_place)
+    is_in_place = instr.opcode in _UPDATES and _is_in_place(program, instr)
+    return body.scattered(is_in_place) if is_scatter else body.moved(is_in_place)
 
 
 _REGISTER_SHAPES = frozenset({Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY})
@@ -268,6 +272,7 @@ class _Cost:
     mode: Mode = Mode.FULL
     inputs: int = 0
     is_joined: bool = False  # has a second operation already
+    is_copy: bool = False  # out of PSUM, which Scalar does as well as Vector
 
 
 def product_cycles(m: int, k: int, n: int) -> int:
@@ -348,7 +353,10 @@ class Body:
 
     def _find_views(self) -> None:
         """Free rows: what they view; and the uses of what is viewed by rows that are not free."""
-        readers = {value for row in self._rows for value in row.operands}
+        readers: dict[int, list[FusedInstr]] = {}
+        for row in self._rows:
+            for value in row.operands:
+                readers.setdefault(value, []).append(row)
         for number, row in enumerate(self._rows):
             for result in row.results:
                 self._maker[result] = number
@@ -356,6 +364,9 @@ class Body:
                 continue
             if self._is_view(row, readers):
                 self._add_view(row.operands[0], row.results[0])
+                is_only_reader = len(readers[row.operands[0]]) == 1
+                if is_only_reader and row.operands[0] not in self._results:
+                    self._store_as(row.results[0])
             elif row.opcode == "broadcast":
                 self._access[row.results[0]] = self._access_of_broadcast(row)
             elif row.opcode == "iota":
@@ -368,29 +379,34 @@ class Body:
         for result in self._results:
             self._uses[self._view[result]] += 1
 
-    def _is_view(self, row: FusedInstr, readers: set[int]) -> bool:
+    def _is_view(self, row: FusedInstr, readers: Mapping[int, list[FusedInstr]]) -> bool:
         """Whether a row costs nothing: another shape, or a cast of what an engine reads or writes.
 
-        Casts in and out of Vector and Scalar are free; an array that is only cast is copied.
+        Casts in and out of Vector and Scalar are free; an array that is only cast is copied. A
+        product whose operands change places comes out transposed, and takes its operands so.
         """
         if row.opcode in _FREE_VIEWS:
             return True
+        if row.opcode == "transpose":
+            maker = self._maker.get(self._view[row.operands[0]])
+            is_product = maker is not None and _is_product(self._rows[maker])
+            reading = readers.get(row.results[0], [])
+            return is_product or (bool(reading) and all(map(_is_product, reading)))
         is_cast = row.opcode in ("convert", "bitcast-convert")
         return is_cast and (
             self._view[row.operands[0]] >= self._parameters or row.results[0] in readers
         )
 
     def _add_view(self, operand: int, result: int) -> None:
-        self._view[result] = source = self._view[operand]
+        self._view[result] = self._view[operand]
         self._access[result] = self._access[operand]
-        if source < self._parameters:
-            self._stored[result] = self._stored[source]
-        else:
-            # the engine that makes it writes the narrower of both, if only this cast reads it
-            self._stored[source] = min(
-                self._stored[source], self._values[result].dtype, key=lambda kind: kind.size_bytes
-            )
-            self._stored[result] = self._stored[source]
+        self._stored[result] = self._stored[operand]
+
+    def _store_as(self, view: int) -> None:
+        """What only a cast reads is written as what that gives, if it is narrower."""
+        source, kind = self._view[view], self._values[view].dtype
+        if source >= self._parameters and kind.size_bytes < self._stored[source].size_bytes:
+            self._stored[source] = self._stored[view] = kind
 
     def _access_of_broadcast(self, row: FusedInstr) -> _Access:
         (operand,) = row.operands
@@ -443,7 +459,7 @@ class Body:
         if self._is_free(row):
             return
         shape = OPCODES[row.opcode].shape
-        if row.opcode in ("dot", "ragged-dot", "convolution"):
+        if _is_product(row):
             self._costs[number] = self._product(row)
         elif row.opcode == "reduce":
             self._costs[number] = self._reduction(row)
@@ -500,12 +516,14 @@ class Body:
             cost = self._walk(Engine.SCALAR, row, 2 if row.opcode in ("power", "atan2") else 1)
             self._join_affine(arrays)
             return cost
-        if row.opcode == "divide" and not kind.is_integer:
-            if not arrays or self._view[row.operands[1]] not in map(self._view.__getitem__, arrays):
-                return self._walk(Engine.VECTOR, row, max(1, len(arrays)))
-            return self._walk(
-                Engine.VECTOR, row, RECIPROCAL_CYCLES + (2 if len(arrays) == 2 else 0)
-            )
+        if row.opcode == "divide" and not kind.is_integer and self._divides_by_array(row):
+            cycles = RECIPROCAL_CYCLES + (2 if len(arrays) == 2 else 0)
+            return self._walk(Engine.VECTOR, row, cycles)
+        if row.opcode == "select" and self._is_causal(row):
+            maker = self._alone(row.operands[0])
+            assert maker is not None, row.opcode
+            self._costs[maker] = None
+            return self._walk(Engine.GPSIMD, row, 1)
         if row.opcode == "map":
             region = self._region(row)
             return self._walk(Engine.VECTOR, row, max(1, len(arrays)) * max(1, len(region.body)))
@@ -513,9 +531,37 @@ class Body:
         if is_integer_pair and kind.size_bytes >= 4:
             return self._walk(Engine.GPSIMD, row, 1)
         cost = self._walk(Engine.VECTOR, row, max(1, len(arrays)))
-        if row.opcode in _ALU:
+        if self._is_alu(row):
             self._join_alu(cost, arrays)
+        if self._is_affine(row) and len(arrays) == 1 and self._is_fused:
+            maker = self._maker.get(self._view[arrays[0]])
+            cost.is_copy = maker is not None and _is_product(self._rows[maker])
         return cost
+
+    def _divides_by_array(self, row: FusedInstr) -> bool:
+        return self._access[row.operands[1]] is _Access.ARRAY
+
+    def _is_alu(self, row: FusedInstr) -> bool:
+        return row.opcode in _ALU or (row.opcode == "divide" and not self._divides_by_array(row))
+
+    def _is_affine(self, row: FusedInstr) -> bool:
+        return row.opcode in _AFFINE or (row.opcode == "divide" and not self._divides_by_array(row))
+
+    def _is_causal(self, row: FusedInstr) -> bool:
+        """Whether a mask compares positions: GpSimd compares and selects at once (affine_select).
+
+        Source: nki_perf_guide.rst, which has it do causal masks.
+        """
+        maker = self._alone(row.operands[0])
+        if maker is None or not self._is_fused or self._rows[maker].opcode != "compare":
+            return False
+        is_filled = any(self._access[value] is _Access.IMMEDIATE for value in row.operands[1:])
+        return is_filled and all(
+            self._values[value].dtype.is_integer
+            and self._maker.get(value) is not None
+            and self._rows[self._maker[value]].opcode in ("broadcast", "iota")
+            for value in self._rows[maker].operands
+        )
 
     def _alone(self, value: int) -> int | None:
         """The row that computes a value that nothing else reads."""
@@ -537,7 +583,7 @@ class Body:
                 and cost.engine is Engine.VECTOR
                 and earlier.inputs == 1
                 and not earlier.is_joined
-                and self._rows[maker].opcode in _ALU
+                and self._is_alu(self._rows[maker])
                 and len(arrays) <= 2
             ):
                 self._costs[maker], cost.is_joined = None, True
@@ -548,7 +594,7 @@ class Body:
         steps = 0
         while len(arrays) == 1 and steps < 2:
             maker = self._alone(arrays[0])
-            if maker is None or self._rows[maker].opcode not in _AFFINE:
+            if maker is None or not self._is_affine(self._rows[maker]):
                 return
             row = self._rows[maker]
             arrays = self._arrays(row)
@@ -593,12 +639,14 @@ class Body:
 
         A square is a function of its own: it goes there if it is summed.
         """
-        maker = self._alone(operand)
+        source = self._view[operand]
+        maker = self._maker.get(source)
         cost = None if maker is None else self._costs[maker]
         if maker is None or cost is None or not self._is_fused:
             return False
-        row = self._rows[maker]
-        if row.opcode == "multiply" and self._view[row.operands[0]] == self._view[row.operands[1]]:
+        row, is_alone = self._rows[maker], self._uses[source] == 1
+        is_square = row.opcode == "multiply" and len({self._view[v] for v in row.operands}) == 1
+        if is_square and is_alone:
             lanes = self._elements_of(row.results[0])
             self._costs[maker] = _Cost(Engine.SCALAR, lanes, cost.mode, 1)
             return True
@@ -704,8 +752,7 @@ class Body:
             of_row.append(here)
             chains.append(longest)
             is_fold = OPCODES[row.opcode].shape is Shape.FOLD if row.opcode != CONSTANT else False
-            if row.opcode in OPCODES and OPCODES[row.opcode].shape is Shape.CONTRACT:
-                is_product = True
+            is_product = is_product or _is_product(row)
             for result in row.results:
                 level[result] = here + is_fold
                 chain[result] = _NO_CHAIN if is_fold else longest
@@ -727,6 +774,9 @@ class Body:
                     passes[kind] = passes.get(kind, 0) + cost.cycles
                     if self._needs_copy(self._rows[row]):
                         copied += self._values[self._rows[row].results[0]].elements
+                    continue
+                if cost.is_copy:
+                    copied += cost.cycles
                     continue
                 walked = (cost.engine, cost.mode)
                 lanes[walked] = lanes.get(walked, 0) + cost.cycles
@@ -836,6 +886,13 @@ class Body:
             written = result.size_bytes
         starts, phases = 1, tuple[Phase, ...]()
         dma_read, dma_written = _rounded(read, run) + whole, _rounded(written, run) + whole
+        if row.opcode == "concatenate":
+            along = row.attributes["dimension"]
+            assert isinstance(along, int), row.opcode
+            dma_read = dma_written = sum(
+                _rounded(view.size_bytes, math.prod(view.shape[along:]) * view.dtype.size_bytes)
+                for view in operands
+            )
         if run < min(DMA_ROW_BYTES, result.size_bytes) and row.opcode == "transpose":
             phases = self._through_array(row)
             starts, dma_read, dma_written = 2, read, written
@@ -846,6 +903,35 @@ class Body:
             dma_read += operands[1].size_bytes
         tile = min(Fraction(1), Fraction(LANES * TILE_COLUMNS, max(1, result.elements)))
         return Work(phases, read + whole, written + whole, dma_read, dma_written, tile, starts)
+
+    def scattered(self, is_in_place: bool) -> Work:
+        """Windows are fetched, joined with updates by GpSimd and put back, by DMA."""
+        (row,) = self._rows
+        arrays = len(row.results)
+        operands = [self._values[operand] for operand in row.operands]
+        whole = 0 if is_in_place else sum(view.size_bytes for view in operands[:arrays])
+        indices = operands[min(arrays, len(operands) - 1)]
+        updates = sum(view.size_bytes for view in operands[arrays + 1 :])
+        run = updates // max(1, self._windows(row))
+        elements = sum(view.elements for view in operands[arrays + 1 :])
+        chain = {Engine.GPSIMD: 1}
+        most = max(view.elements for view in operands)
+        return Work(
+            (Phase({(Engine.GPSIMD, Mode.FULL): elements}, {}, chain),),
+            bytes_read=whole + indices.size_bytes + 2 * updates,
+            bytes_written=whole + updates,
+            dma_read=whole + indices.size_bytes + updates + _rounded(updates, run),
+            dma_written=whole + _rounded(updates, run),
+            tile=min(Fraction(1), Fraction(LANES * TILE_COLUMNS, max(1, most))),
+            starts=3,  # indices, windows and updates, results
+        )
+
+    def _windows(self, row: FusedInstr) -> int:
+        """How many windows of each array a scatter writes."""
+        updates = self._shape(row.operands[-1])
+        of_window = row.attributes["update_window_dims"]
+        assert isinstance(of_window, tuple), row.opcode
+        return math.prod(size for at, size in enumerate(updates) if at not in of_window)
 
     def _through_array(self, row: FusedInstr) -> tuple[Phase, ...]:
         """A transposition by the Tensor engine, far quicker than DMA element by element."""
@@ -871,11 +957,6 @@ class Body:
                 return size * _contiguous(self._shape(row.operands[1]), operand.shape)
             case "pad":
                 return size * _contiguous(operand.shape, result.shape)
-            case "concatenate":
-                along = row.attributes["dimension"]
-                assert isinstance(along, int), row.opcode
-                shapes = (self._shape(value) for value in row.operands)
-                return size * min(math.prod(shape[along:]) for shape in shapes)
             case "reverse":
                 dimensions = row.attributes["dimensions"]
                 assert isinstance(dimensions, tuple), row.opcode
@@ -896,6 +977,10 @@ class Body:
 _DOT = ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting")
 _ORDER = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 _NO_CHAIN = (0,) * len(_ORDER)
+
+
+def _is_product(row: FusedInstr) -> bool:
+    return row.opcode != CONSTANT and OPCODES[row.opcode].shape is Shape.CONTRACT
 
 
 def _sizes(shape: Sequence[int], dimensions: AttributeValue) -> Iterable[int]:
