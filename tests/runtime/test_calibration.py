@@ -297,7 +297,7 @@ def test_a_written_preset_is_a_topology_with_the_fitted_constants(tmp_path: Path
     row = residuals.Residual(SENDRECV, Predictor().predict(SENDRECV))
     constants = {key: 123_000 + k for k, key in enumerate(BEGIN)}
     found = Calibration({"trn2": constants}, (row,))
-    ((path, text),) = preset.presets(found, str(tmp_path / "mine.toml"))
+    ((path, text),) = preset.presets([found], str(tmp_path / "mine.toml"))
     path.write_text(text)
     topology = build(str(path))
     assert {key: topology.figures[key].value for key in BEGIN} == constants
@@ -309,7 +309,7 @@ def test_rows_of_several_instance_types_give_a_file_for_each(tmp_path: Path) -> 
     rows = [SENDRECV, attrs.evolve(SENDRECV, instance="trn2.48xlarge")]
     predicted = tuple(residuals.Residual(row, Predictor().predict(row)) for row in rows)
     found = Calibration({"trn2": {"cc.start_ps": 5}}, predicted)
-    names = [path.name for path, _ in preset.presets(found, str(tmp_path / "mine.toml"))]
+    names = [path.name for path, _ in preset.presets([found], str(tmp_path / "mine.toml"))]
     assert names == ["mine-trn2.3xlarge.toml", "mine-trn2.48xlarge.toml"]
 
 
