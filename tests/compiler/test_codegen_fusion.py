@@ -176,7 +176,7 @@ def test_two_fusions_of_one_computation_are_one_fusion_of_the_program() -> None:
         ROOT b = f32[4] fusion(a), calls=fused }"""
     program = generated(text)
     assert len(program.fusions) == 1
-    assert [row.opcode for row in program.queues[Engine.VECTOR]] == [FUSION, FUSION]
+    assert [row.opcode for engine in ENGINES for row in program.queues[engine]] == [FUSION] * 2
 
 
 def test_a_fusion_of_too_many_operations_is_refused() -> None:

@@ -41,8 +41,8 @@ BREACHES = [
     ("neff-T3", "= t0, t1 #0", "= t0 #0", "operands are bf16[4,6], those of fusion f0 bf16"),
     ("neff-T3", "= t0, t1 #0", "= t1, t0 #0", "operands are f32[6], bf16[4,6], those of fusion f0"),
     ("neff-T3", "t2, t3, t4 =", "t2, t3 =", "results are f32[4,6], s32[2,2], those of fusion f0"),
-    ("neff-T3", "#0  fusion=0", "#0  fusion=1", "Vector, pc 0: fusion: fusion 1, there are 1"),
-    ("neff-T3", "#0  fusion=0", "#0  fusion=-1", "Vector, pc 0: fusion: fusion -1, there are 1"),
+    ("neff-T3", "#0  fusion=0", "#0  fusion=1", "pc 0: fusion: fusion 1, there are 1"),
+    ("neff-T3", "#0  fusion=0", "#0  fusion=-1", "pc 0: fusion: fusion -1, there are 1"),
     ("neff-T2", "#0  fusion=0", "#0  dimension=0", "fusion: attribute fusion is missing"),
 ]  # fmt: skip
 
@@ -94,7 +94,7 @@ def test_a_wrong_listing_is_refused_with_its_line(old: str, new: str, message: s
 
 def test_a_rank_lists_the_rows_of_a_fusion_below_its_instruction(program: Program) -> None:
     model = ncc_runtime.load(program)
-    lines = list_executable(model.executable, 0, "Vector").split("\n")[-18:]
+    lines = list_executable(model.executable, 0, "GpSimd").split("\n")[-18:]
     # operands and results of the instruction by their tensors, all else by value
     assert [" ".join(line.split(";")[0].split()) for line in lines] == [
         "0 fusion t2, t3, t4 = t0, t1 #0 @0 elements 216 read 72 written 160",
@@ -116,8 +116,8 @@ def test_a_rank_lists_the_rows_of_a_fusion_below_its_instruction(program: Progra
         "reshape t3 = v17 @16",
         "copy t4 = t0 @17",
     ]
-    (vector,) = listed_queues(model.executable, [0], "Vector")
-    (row,) = vector.as_json()["rows"]
+    (queue,) = listed_queues(model.executable, [0], "GpSimd")
+    (row,) = queue.as_json()["rows"]
     assert row["op"] == "fusion"
     assert row["attributes"] == {"fusion": 0}
     assert row["fused"][10] == {
