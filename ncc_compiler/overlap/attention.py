@@ -50,6 +50,9 @@ _MOST_COPIED = 16
 _MUCH = 8
 """What is made of arrays that are so many times smaller is computed rather than read."""
 
+_PASSES = 4
+"""Times that scores go to HBM or come from it, apart: from the product to the softmax, and behind."""
+
 _COMPUTED = (Role.FUSED, Role.COPIED, Role.VIEW)
 _LAYOUTS = frozenset({"convert", "reshape", "bitcast", "transpose"})
 
@@ -370,8 +373,8 @@ class _Search:
     def _pays(self, found: Attention) -> bool:
         """Whether the clusters fit, stay in one region, and read less than they save.
 
-        Scores are written and read if they are an array. Of few queries and many keys, as in
-        decoding, they are small beside keys and values, which are read in any case.
+        Of few queries and many keys, as in decoding, scores are small beside keys and values, which
+        are read in any case.
         """
         clusters = [found.forward, found.backward | found.again]
         both = found.forward | found.backward
@@ -381,7 +384,7 @@ class _Search:
             versions = (self._graph.copied(set(cluster), both, heads) for heads in (True, False))
             if not any(fits(self._body, cluster | copies) for copies in versions):
                 return False
-        if 2 * self._bytes(found.scores) < self._bytes(self._factors(found)):
+        if _PASSES * self._bytes(found.scores) < self._bytes(self._factors(found)):
             return False
         written = {
             operand
@@ -398,8 +401,8 @@ class _Search:
         return self._bytes(read) <= 2 * self._bytes(written)
 
     def _factors(self, found: Attention) -> set[int]:
-        """The operands of the products that are made outside."""
-        inside = found.forward | found.backward
+        """The operands of the forward products that are made outside: queries, keys and values."""
+        inside = found.forward | found.scores
         return {
             operand
             for position in inside

@@ -5,6 +5,7 @@ mesh it is an AbstractMesh. What JAX computes on one device is the expected valu
 """
 
 import collections
+import itertools
 import json
 import sys
 import traceback
@@ -93,6 +94,79 @@ def data_and_tensor_parallel_training():
         assert names(neff) == ["weights['down']", "weights['up']", "inputs", "targets"]
         results = [result.name for result in neff.program.results]
         assert results == ["result[0]", "result[1]['down']", "result[1]['up']"]
+
+
+def plain_attention(q, k, v):
+    q, k, v = (jnp.swapaxes(each, 1, 2) for each in (q, k, v))
+    return jax.nn.softmax(0.3 * q @ jnp.swapaxes(k, -1, -2)) @ v
+
+
+def additive_attention(q, k, v, mask):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(8) + mask
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores, -1), v)
+
+
+def grouped_attention(q, k, v):
+    """Queries in groups that share keys and values, masked by positions, softmax in float32."""
+    batch, length, heads, width = q.shape
+    q = q.reshape(batch, length, k.shape[2], -1, width)
+    scores = jnp.einsum("bnkgd,bskd->bkgns", q, k, preferred_element_type=jnp.float32)
+    seen = jnp.arange(k.shape[1])[None, :] <= jnp.arange(length)[:, None]
+    weights = jax.nn.softmax(jnp.where(seen, scores / np.sqrt(width), -1e9), -1)
+    out = jnp.einsum("bkgns,bskd->bnkgd", weights.astype(q.dtype), v)
+    return out.reshape(batch, length, heads * width)
+
+
+def causal_attention(q, k, v):
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+
+ATTENTIONS = {
+    "plain": (plain_attention, 4, ()),
+    "additive": (additive_attention, 4, ((2, 1, 1, 16),)),
+    "causal": (causal_attention, 4, ()),
+    "grouped": (grouped_attention, 2, ()),
+    "grouped and causal": (causal_attention, 2, ()),
+}
+
+
+@case
+def attention_is_one_instruction_and_so_is_its_gradient():
+    for (function, heads, more), dtype in itertools.product(
+        ATTENTIONS.values(), (np.float32, jnp.bfloat16)
+    ):
+        shapes = ((2, 16, 4, 8), (2, 16, heads, 8), (2, 16, heads, 8), *more)
+        arrays = [array(*shape).astype(dtype) for shape in shapes]
+        gradient = jax.value_and_grad(
+            lambda *a, f=function: jnp.sum(f(*a).astype(jnp.float32) ** 2), (0, 1, 2)
+        )
+        for program, products in ((function, [2]), (gradient, [2, 5])):
+            apart, fused = (from_jax(program, *arrays, options=options) for options in LEVELS)
+            assert [n for n in map(products_in, fused.program.fusions) if n > 1] == products, (
+                function
+            )
+            pair = [jax.tree.leaves(run(neff, *arrays)) for neff in (apart, fused)]
+            for mine, theirs in zip(*pair, strict=True):
+                assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
+            expected = jax.tree.leaves(program(*arrays))
+            for mine, theirs in zip(pair[1], expected, strict=True):
+                close(mine, theirs, 0.1 if dtype is not np.float32 else 1e-4)
+
+
+LEVELS = (CompileOptions(level=0), CompileOptions(level=2))
+
+
+def products_in(fusion):
+    return sum(row.opcode == "dot" for row in fusion.body)
+
+
+def run(neff, *arrays):
+    return ncc_runtime.load(neff).run(*arrays).result
+
+
+def close(mine, theirs, tolerance):
+    mine, theirs = (np.asarray(each).astype(np.float32) for each in (mine, theirs))
+    assert np.abs(mine - theirs).max() <= tolerance * max(1, np.abs(theirs).max())
 
 
 @case
