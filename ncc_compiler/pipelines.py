@@ -8,6 +8,7 @@ from ncc_compiler.options import CompileOptions, LateGradients
 from ncc_compiler.overlap.assign_streams import AssignStreams
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.fill_arrays import FillArrays
 from ncc_compiler.overlap.fuse import Fuse
 from ncc_compiler.overlap.schedule import Schedule
 from ncc_compiler.overlap.split_all_reduces import SplitAllReduces
@@ -16,7 +17,6 @@ from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
-from ncc_compiler.passes.fill_arrays import FillArrays
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.inline_calls import InlineCalls
 from ncc_compiler.passes.join_halves import JoinHalves, JoinTransfers
