@@ -29,6 +29,10 @@ each other, and buffers are reused later."""
 SCHEDULE_FREE_BYTES = 128 * 1024 * 1024
 """A peak up to this is always allowed: half a percent of the HBM of a trn2 rank."""
 
+MEMORY_PERCENT = 110
+"""What the file takes once collectives are joined and the order is made for them, at most, as a
+share of what it would take in program order."""
+
 SCHEDULE_WINDOW = 160
 """Where memory is short, a node is hoisted past at most this many others, about half a layer of a
 large model: values made earlier would take the memory that nearer nodes need."""

@@ -9,6 +9,7 @@ from ncc_compiler.overlap.assign_streams import AssignStreams
 from ncc_compiler.overlap.attention import FuseAttention
 from ncc_compiler.overlap.bucket import Bucket, SplitVariadicCollectives
 from ncc_compiler.overlap.erase_tokens import EraseTokens
+from ncc_compiler.overlap.fill_arrays import FillArrays
 from ncc_compiler.overlap.fuse import Fuse
 from ncc_compiler.overlap.products import FuseProducts
 from ncc_compiler.overlap.schedule import Schedule
@@ -18,7 +19,6 @@ from ncc_compiler.passes.expand_batch_norm import ExpandBatchNorm
 from ncc_compiler.passes.expand_collectives import ExpandCollectives
 from ncc_compiler.passes.expand_rng import ExpandRng
 from ncc_compiler.passes.expand_scans import ExpandScans
-from ncc_compiler.passes.fill_arrays import FillArrays
 from ncc_compiler.passes.fold_constants import FoldConstants
 from ncc_compiler.passes.fold_transposes import FoldTransposes
 from ncc_compiler.passes.inline_calls import InlineCalls

@@ -232,6 +232,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.passes.manager",
         "ncc_compiler.passes.rebuild",
         "ncc_compiler.codegen.costs",
+        "ncc_compiler.codegen.generate",
         "ncc_compiler.codegen.leaves",
         "ncc_compiler.codegen.select",
         "ncc_compiler.codegen.trip_count",

@@ -284,6 +284,14 @@ def generate(
     return emit(lowered, order, BufferAssignment(aliases, addresses, hbm_bytes))
 
 
+def hbm_bytes_of(module: Module) -> int:
+    """The HBM of the program that `generate` makes of a module, by what the module's text says."""
+    lowered = with_donations(lower(module))
+    order = order_steps(lowered)
+    _, hbm_bytes = assign_addresses(lowered, order, alias_in_place_collectives(lowered, order))
+    return hbm_bytes
+
+
 def _inputs_and_outputs(lowered: LoweredProgram) -> Program:
     """A program of which only the types of inputs and outputs are there, and their descriptions."""
     ends = (*lowered.inputs, *lowered.outputs)

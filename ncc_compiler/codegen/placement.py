@@ -326,18 +326,18 @@ class _RangeTable:
             )
             self._over[queue] = numbers[at]
         self._last = self._over.max(axis=0)
-        self.least = self._peak()
+        self.least = self._peak(steps_of)
 
-    def _peak(self) -> int:
+    def _peak(self, steps_of: Sequence[Sequence[int]]) -> int:
         """Bytes that are alive at once at the least, if everything is dead as soon as possible."""
         change = np.zeros(int(self._last.max(initial=0)) + 2, np.int64)
-        least = self._over.min(axis=0)
+        least = self._over[[bool(steps) for steps in steps_of]].min(axis=0)
         np.add.at(change, self.first, self.size)
         np.add.at(change, np.maximum(least, self.first + 1), -self.size)
         return int(np.cumsum(change).max(initial=0))
 
     def place(self) -> tuple[list[int], int]:
-        """Offsets when the largest come first, each in the smallest gap; and the end."""
+        """Offsets when the largest come first, each as low as it can be; and the end."""
         sequence = np.lexsort((self.first, -self.size))
         offsets = np.zeros(len(sequence), np.int64)
         first, last, size, queue = (
@@ -355,26 +355,19 @@ class _RangeTable:
                 over[queue[near], number] > first[near],
             )
             near = near[overlaps]
-            at = _smallest_gap(starts[near], ends[near], int(size[number]), top)
+            at = _lowest_gap(starts[near], ends[near], int(size[number]))
             starts[number], ends[number] = at, at + size[number]
             top = max(top, at + int(size[number]))
         offsets[sequence] = starts
         return offsets.tolist(), top
 
 
-def _smallest_gap(starts: np.ndarray, ends: np.ndarray, size: int, top: int) -> int:
-    """The address of the smallest gap between intervals that holds so many bytes, below `top`.
-
-    Behind the last interval where there is none. The lowest of several.
-    """
+def _lowest_gap(starts: np.ndarray, ends: np.ndarray, size: int) -> int:
+    """The lowest address with so many bytes between intervals, or behind all of them."""
     # Nothing covers the place behind the k-th end if no more than k intervals begin before it.
-    ends, starts = np.sort(ends), np.sort(starts)
-    begins = np.concatenate(([0], ends))
-    gaps = np.concatenate((starts, [max(top, int(ends[-1]) if len(ends) else 0)])) - begins
-    fits = np.flatnonzero(gaps >= size)
-    if not len(fits):
-        return int(begins[-1])
-    return int(begins[fits[np.argmin(gaps[fits])]])
+    begins = np.concatenate(([0], np.sort(ends)))
+    gaps = np.append(np.sort(starts), _NEVER) - begins
+    return int(begins[np.argmax(gaps >= size)])
 
 
 _BLOCK = 256

@@ -17,6 +17,7 @@ No member of a bucket depends on another, not even through other buckets: those 
 form a cycle. Nothing is concatenated: operands and results stay where they are.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -26,7 +27,12 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reduction_of, written_stream
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import TupleType
-from ncc_compiler.options import BUCKET_LIMIT_BYTES, BUCKET_SMALL_BYTES, SCHEDULE_LIMIT_PERCENT
+from ncc_compiler.options import (
+    BUCKET_LIMIT_BYTES,
+    BUCKET_SMALL_BYTES,
+    MEMORY_PERCENT,
+    SCHEDULE_LIMIT_PERCENT,
+)
 from ncc_compiler.overlap.analyses import (
     Bits,
     ComputeTimes,
@@ -43,6 +49,7 @@ from ncc_compiler.overlap.cost_model import (
     works_of,
 )
 from ncc_compiler.overlap.erase_tokens import has_token
+from ncc_compiler.overlap.memory_limit import first_within
 from ncc_compiler.overlap.schedule import Schedule, ends_of, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import (
@@ -83,7 +90,8 @@ _NOT_COMPARED = frozenset(
 class Bucket(Pass):
     """A bucket holds at most `limit_bytes`, and delays by what `small_bytes` take at most.
 
-    So collectives of that many bytes together are joined whatever lies between them.
+    So collectives of that many bytes together are joined whatever lies between them. If the program
+    then takes more than `memory_percent` of what it took, fewer are, or none.
     """
 
     name: ClassVar[str] = "bucket"
@@ -91,14 +99,24 @@ class Bucket(Pass):
     limit_bytes: int = BUCKET_LIMIT_BYTES
     small_bytes: int = BUCKET_SMALL_BYTES
     limit_percent: int = SCHEDULE_LIMIT_PERCENT  # of memory, for the order they are joined in
+    memory_percent: int = MEMORY_PERCENT
 
     def run(self, module: Module) -> Module:
+        schedule = Schedule(limit_percent=self.limit_percent)
+        fewer = attrs.evolve(self, small_bytes=0)
+        orders = (
+            functools.partial(self._bucketed, module, schedule),
+            functools.partial(fewer._bucketed, module, schedule.strict()),
+        )
+        return first_within(module, orders, self.memory_percent)
+
+    def _bucketed(self, module: Module, schedule: Schedule) -> Module:
+        """The module with buckets of collectives, in the order of a schedule."""
         computations = dict(module.computations)
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
                 works = works_of(module, body)
-                schedule = Schedule(limit_percent=self.limit_percent)
                 order = schedule.order(module, body, works, feeds)
                 ordered = [works[position] for position in order]
                 scheduled = reordered(body, order)

@@ -16,6 +16,7 @@ How quick collectives are is not known either. So the new order of a region is t
 estimates at several speeds it ends no later than program order (`pays`).
 """
 
+import functools
 import heapq
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,12 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.ir.collectives import written_stream
 from ncc_compiler.ir.graph import Computation, Module, NodeId
 from ncc_compiler.ir.ops import OPS
-from ncc_compiler.options import SCHEDULE_FREE_BYTES, SCHEDULE_LIMIT_PERCENT, SCHEDULE_WINDOW
+from ncc_compiler.options import (
+    MEMORY_PERCENT,
+    SCHEDULE_FREE_BYTES,
+    SCHEDULE_LIMIT_PERCENT,
+    SCHEDULE_WINDOW,
+)
 from ncc_compiler.overlap.analyses import (
     LiveRanges,
     MemoryBudget,
@@ -36,6 +42,7 @@ from ncc_compiler.overlap.analyses import (
     peak_bytes,
 )
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, LIKELY, SPEEDS, OpWork, Speed, works_of
+from ncc_compiler.overlap.memory_limit import first_within
 from ncc_compiler.overlap.order_constraints import UpdateOrder, anti_dependences, shifted_starts
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import Rebuild
@@ -280,8 +287,9 @@ class Schedule(Pass):
     """A computation takes at most `limit_percent` of the memory that it took before.
 
     That is of its parameters, its results and the values that live at the same time. Up to
-    `free_bytes` are taken in any case: so little decides of no program whether it fits. If all
-    that could go ahead took more, no node goes ahead of more than `window` others.
+    `free_bytes` are taken in any case. If all that could go ahead took more, no node goes ahead of
+    more than `window` others. That is an estimate; an order is kept if with it the whole program
+    takes at most `memory_percent` of what it took (`memory_limit.py`).
 
     An all-gather starts `early_all_gather_layers` layers ahead, and a reduce-scatter
     `late_reduce_scatter_layers` layers late; without these, as early as data and memory allow.
@@ -292,16 +300,27 @@ class Schedule(Pass):
     limit_percent: int = SCHEDULE_LIMIT_PERCENT
     free_bytes: int = SCHEDULE_FREE_BYTES
     window: int = SCHEDULE_WINDOW
+    memory_percent: int = MEMORY_PERCENT
     early_all_gather_layers: int | None = None
     late_reduce_scatter_layers: int | None = None
 
     def run(self, module: Module) -> Module:
+        tried = (self, self.strict())
+        orders = (functools.partial(one._scheduled, module) for one in tried)
+        return first_within(module, orders, self.memory_percent)
+
+    def strict(self) -> "Schedule":
+        """The pass that allows no more memory than program order by its own estimate."""
+        return attrs.evolve(self, limit_percent=100, free_bytes=0)
+
+    def _scheduled(self, module: Module) -> Module:
         computations = dict(module.computations)
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if any(OPS[node.op].collective for node in body.nodes):
                 order = self.order(module, body, works_of(module, body), feeds)
-                computations[name] = reordered(body, order)
+                if order != [*range(len(order))]:
+                    computations[name] = reordered(body, order)
         return attrs.evolve(module, computations=computations)
 
     def order(
