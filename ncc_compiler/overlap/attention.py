@@ -51,7 +51,7 @@ _MUCH = 8
 """What is made of arrays that are so many times smaller is computed rather than read."""
 
 _PASSES = 4
-"""Times that scores go to HBM or come from it, apart: from the product to the softmax, and behind."""
+"""Times that scores go to HBM or come from it where they are apart, before and after softmax."""
 
 _COMPUTED = (Role.FUSED, Role.COPIED, Role.VIEW)
 _LAYOUTS = frozenset({"convert", "reshape", "bitcast", "transpose"})

@@ -255,7 +255,11 @@ def test_a_gradient_that_waits_for_all_sums_stays_on_their_stream():
 
 def test_a_collective_that_all_sums_wait_for_stays_on_their_stream():
     first = f"%w = {WIDE} all-gather(%part), dimensions={{0}}"
-    lines = ("%part = f32[512,2048] parameter(0)", first, f"%s = {WIDE} all-reduce(%w), to_apply=%sum")
+    lines = (
+        "%part = f32[512,2048] parameter(0)",
+        first,
+        f"%s = {WIDE} all-reduce(%w), to_apply=%sum",
+    )
     module = load(
         *lines,
         f"%y = {WIDE} dot(%s, %w), {DIMS}",
