@@ -17,8 +17,12 @@ FUSE_LIMIT_NODES = 512
 BUCKET_LIMIT_BYTES = 25 * 1024 * 1024
 """Buckets of collectives hold at most this; a larger collective stays alone."""
 
-BUCKET_SMALL_BYTES = 256 * 1024
+BUCKET_SMALL_BYTES = 4 * 1024 * 1024
 """Joining two buckets may delay collectives by the time that this many bytes take."""
+
+BUCKET_LATER_PERCENT = 105
+"""When a computation with buckets ends, at most, at any speed of collectives, as a share of when it
+ends without."""
 
 SCHEDULE_LIMIT_PERCENT = 100
 """The peak memory of a computation after scheduling, at most, as a share of the peak before. The

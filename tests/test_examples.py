@@ -175,7 +175,7 @@ def test_the_data_parallel_example_hides_four_fifths_of_what_can_be(place):
 def test_buckets_make_few_collectives_of_many_in_less_than_half_the_time():
     many, few = (times("many_gradients", level, "trn2.48xlarge") for level in (1, 2))
     assert len(many.collectives) == 200
-    assert len(few.collectives) <= 4
+    assert len(few.collectives) <= 10
     assert 2 * (few.time_us or 0) < (many.time_us or 0)
 
 

@@ -28,6 +28,7 @@ from ncc_compiler.ir.collectives import rank_groups, reduction_by_name, reductio
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.options import (
+    BUCKET_LATER_PERCENT,
     BUCKET_LIMIT_BYTES,
     BUCKET_SMALL_BYTES,
     MEMORY_PERCENT,
@@ -86,12 +87,17 @@ _NOT_COMPARED = frozenset(
 )
 
 
+_FINE = 16
+"""Buckets that delay by a share of what is allowed are tried first."""
+
+
 @attrs.frozen
 class Bucket(Pass):
     """A bucket holds at most `limit_bytes`, and delays by what `small_bytes` take at most.
 
     So collectives of that many bytes together are joined whatever lies between them. If the program
-    then takes more than `memory_percent` of what it took, fewer are, or none.
+    then takes more than `memory_percent` of what it took, fewer are, or none. So it is if by estimate
+    it ends at more than `later_percent` of the time without buckets, however quick collectives are.
     """
 
     name: ClassVar[str] = "bucket"
@@ -100,6 +106,7 @@ class Bucket(Pass):
     small_bytes: int = BUCKET_SMALL_BYTES
     limit_percent: int = SCHEDULE_LIMIT_PERCENT  # of memory, for the order they are joined in
     memory_percent: int = MEMORY_PERCENT
+    later_percent: int = BUCKET_LATER_PERCENT
 
     def run(self, module: Module) -> Module:
         schedule = Schedule(limit_percent=self.limit_percent)
@@ -123,17 +130,32 @@ class Bucket(Pass):
                 candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
                 before = ancestors_among(scheduled, candidates)
                 times = compute_times(scheduled, ordered, before)
-                buckets = _Bucketing(self, scheduled, before, times).run(module)
-                joined = _joined(scheduled, [sorted(members) for members in buckets])
-                computations[name] = (
-                    scheduled if self._is_later(module, joined, scheduled) else joined
-                )
+                computations[name] = self._least(module, scheduled, before, times)
         return attrs.evolve(module, computations=computations)
 
-    def _is_later(self, module: Module, joined: Computation, scheduled: Computation) -> bool:
-        """Whether buckets end later where collectives are quick, by more than a little."""
-        little = PER_COLLECTIVE_BYTE * self.small_bytes // 16
-        return ends_of(module, joined)[0] > ends_of(module, scheduled)[0] + little
+    def _least(
+        self, module: Module, scheduled: Computation, before: Sequence[Bits], times: ComputeTimes
+    ) -> Computation:
+        """The computation with the fewest collectives that ends little later for it, if at all.
+
+        Buckets may delay by what `small_bytes` take, or by less if that is too late.
+        """
+        best, ends = scheduled, ends_of(module, scheduled)
+        tried: Sequence[tuple[int, ...]] = ()
+        for small_bytes in (self.small_bytes // _FINE, self.small_bytes):
+            options = attrs.evolve(self, small_bytes=small_bytes)
+            buckets = _Bucketing(options, scheduled, before, times).run(module)
+            if buckets != tried:
+                joined = _joined(scheduled, [sorted(members) for members in buckets])
+                if not self._is_later(ends_of(module, joined), ends):
+                    best = joined
+            tried = buckets
+        return best
+
+    def _is_later(self, ends: Sequence[int], others: Sequence[int]) -> bool:
+        """Whether a computation ends later at some speed of collectives, by more than a little."""
+        pairs = zip(ends, others, strict=True)
+        return any(100 * end > self.later_percent * other for end, other in pairs)
 
 
 @attrs.define

@@ -44,7 +44,7 @@ class Speed:
 
 
 LIKELY = Speed(START, PER_COLLECTIVE_BYTE)
-SPEEDS = (Speed(2 * START // 5, 3), LIKELY, Speed(4 * START, 20))
+SPEEDS = (Speed(START // 5, 3), LIKELY, Speed(4 * START, 20))
 """About the quickest, the median and the slowest all-reduce of presets of four ranks and more, at
 2.5 ps a unit: `benchmarks/collective_speeds.py`."""
 

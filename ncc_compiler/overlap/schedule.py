@@ -282,6 +282,10 @@ class _Timeline:
 _NO_COLLECTIVE = 2**62  # behind every place in the order of collectives
 
 
+_NARROWER = (32, 8)
+"""Windows that are tried where memory is too short for the usual one."""
+
+
 @attrs.frozen
 class Schedule(Pass):
     """A computation takes at most `limit_percent` of the memory that it took before.
@@ -305,7 +309,9 @@ class Schedule(Pass):
     late_reduce_scatter_layers: int | None = None
 
     def run(self, module: Module) -> Module:
-        tried = (self, self.strict())
+        strict = self.strict()
+        narrower = (attrs.evolve(strict, window=window) for window in _NARROWER)
+        tried = (self, strict, *narrower)
         orders = (functools.partial(one._scheduled, module) for one in tried)
         return first_within(module, orders, self.memory_percent)
 

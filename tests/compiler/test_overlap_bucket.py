@@ -94,7 +94,8 @@ def test_two_buckets_never_wait_for_each_other():
     lines += [f"%d = {reduced('%y', 'f32[4]', pairs)}", "%nd = f32[4] negate(%d)"]
     lines += [f"%b = {reduced('%nd', 'f32[4]')}", f"%c = {reduced('%na', 'f32[4]', pairs)}"]
     module = load(*lines, "%t = (f32[4], f32[4]) tuple(%b, %c)", before=SUM)
-    assert sorted(len(node.operands) for node in joined(module)) == [1, 1, 2]
+    found = joined(module, Bucket(later_percent=1000))
+    assert sorted(len(node.operands) for node in found) == [1, 1, 2]
 
 
 def work_between(elements: int, before: int = 0, first: int = MEGABYTE) -> Module:
@@ -132,7 +133,9 @@ def test_sums_that_wait_for_their_stream_anyway_are_joined():
 
 
 def test_small_bytes_joins_whatever_lies_between():
-    assert len(joined(work_between(2048), Bucket(small_bytes=25 * MEGABYTE))) == 1
+    assert (
+        len(joined(work_between(2048), Bucket(small_bytes=25 * MEGABYTE, later_percent=1000))) == 1
+    )
 
 
 def test_nothing_joins_over_a_loop():
