@@ -19,15 +19,12 @@ from ncc_runtime.neff.program import (
     ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work import (
-    SBUF_BYTES,
-    Body,
-    Mode,
-    Work,
-    product_cycles,
-    reads_of_product,
-    work_of_fusion,
-)
+from ncc_runtime.neff.work.dataflow import Dataflow
+from ncc_runtime.neff.work.instructions import work_of_fusion
+from ncc_runtime.neff.work.moves import work_of_move
+from ncc_runtime.neff.work.phases import work_of_rows
+from ncc_runtime.neff.work.tensor_engine import product_cycles, reads_of_product
+from ncc_runtime.neff.work.work import SBUF_BYTES, Mode, Work
 
 F32, BF16, S32, PRED, F8 = DType.F32, DType.BF16, DType.S32, DType.PRED, DType.F8E4M3
 FULL, NARROW, PAIR = Mode.FULL, Mode.NARROW, Mode.NARROW_PAIR
@@ -110,8 +107,9 @@ def alone(
     values = [ValueType(*kind) for kind in (*operands, result)]
     count = len(operands)
     row = FusedInstr(opcode, (count,), tuple(range(count)), attributes)
-    body = Body(values, count, (row,), (count,), REGIONS, queue)
-    return body.moved(is_in_place) if queue is Engine.SYNC else body.work()
+    if queue is Engine.SYNC:
+        return work_of_move(row, values, is_in_place)
+    return work_of_rows(Dataflow(values, count, (row,), (count,), REGIONS, queue))
 
 
 def lanes(work: Work) -> list[Mapping[tuple[Engine, Mode], int]]:
