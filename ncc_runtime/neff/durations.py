@@ -7,7 +7,7 @@ import attrs
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work.work import LANES, Mode, WorkPhase, Work
+from ncc_runtime.neff.work.work import LANES, Mode, Work, WorkPhase
 
 PS_PER_S = 10**12
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import FusedInstr, Typed
 from ncc_runtime.neff.work.tensor_engine import permuted, transposing_cycles
-from ncc_runtime.neff.work.work import DMA_ROW_BYTES, LANES, TILE_COLUMNS, Mode, WorkPhase, Work
+from ncc_runtime.neff.work.work import DMA_ROW_BYTES, LANES, TILE_COLUMNS, Mode, Work, WorkPhase
 
 READ_IN_PART = frozenset({"dynamic-slice", "gather", "slice"})
 """What reads a part of its first operand."""

@@ -9,7 +9,7 @@ from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.row_costs import TABLE_FUNCTIONS, Costs, EngineCosts
 from ncc_runtime.neff.work.tensor_engine import is_product_row
 from ncc_runtime.neff.work.tiles import bytes_loaded, tile_of
-from ncc_runtime.neff.work.work import Mode, WorkPhase, Work
+from ncc_runtime.neff.work.work import Mode, Work, WorkPhase
 
 Chain = tuple[int, ...]
 """Instructions that wait for one another, of each engine of `_ORDER`."""
