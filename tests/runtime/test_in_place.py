@@ -97,7 +97,9 @@ def read_in_the_last_pass(fusion: Fusion) -> list[np.ndarray]:
         operands, shape = [read[k] for k in row.operands], fusion.values[row.results[0]].shape
         match row.opcode:
             case "add":
-                read.append(operands[0] | operands[1])
+                either = none(shape)
+                either[...] = operands[0] | operands[1]
+                read.append(either)
             case "negate":
                 read.append(operands[0])
             case "reduce":
