@@ -42,7 +42,7 @@ class Draw:
         operand = self._random.randrange(len(self.values))
         shape = self.values[operand].shape
         alike = [value for value, kind in enumerate(self.values) if kind.shape == shape]
-        match self._random.choice(["negate", "add", "add", "reduce", "broadcast", "reorder"]):
+        match self._random.choice(["negate", "add", "reduce", "broadcast", "reorder"]):
             case "negate":
                 self._append("negate", (operand,), shape)
             case "add":
@@ -55,12 +55,12 @@ class Draw:
                 whole = self.values[0].shape
                 places = [
                     places
-                    for places in itertools.combinations(range(len(whole)), len(shape))
+                    for places in itertools.permutations(range(len(whole)), len(shape))
                     if tuple(whole[at] for at in places) == shape
                 ]
                 if places:
                     self._append("broadcast", (operand,), whole, self._random.choice(places))
-            case "reorder" if self._random.random() < 0.3:
+            case "reorder":
                 if len(shape) == 2 and self._random.random() < 0.5:
                     self._append("transpose", (operand,), shape[::-1], (1, 0))
                 else:
@@ -135,4 +135,4 @@ def test_a_fusion_that_may_write_over_an_operand_has_read_what_it_needs() -> Non
         assert safe or not allowed, fusion
         found[allowed, safe] += 1
     assert found[True, True] > 200  # it is used
-    assert found[False, False] > 100  # and there is what it must refuse
+    assert found[False, False] > 30  # and there is what it must refuse
