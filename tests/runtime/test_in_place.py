@@ -109,10 +109,10 @@ def read_in_the_last_pass(fusion: Fusion) -> list[np.ndarray]:
             case "transpose":
                 read.append(operands[0].transpose(row.attributes["dimensions"]))
             case "broadcast":
-                spread = [1] * len(shape)
-                for at, size in zip(row.attributes["dimensions"], operands[0].shape, strict=True):
-                    spread[at] = size
-                read.append(np.broadcast_to(operands[0].reshape(spread), shape))
+                dimensions = row.attributes["dimensions"]
+                spread = [shape[at] if at in dimensions else 1 for at in range(len(shape))]
+                ordered = operands[0].transpose(np.argsort(dimensions).astype(int))
+                read.append(np.broadcast_to(ordered.reshape(spread), shape))
     return read
 
 
