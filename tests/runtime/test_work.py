@@ -23,6 +23,7 @@ from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.instructions import work_of_fusion
 from ncc_runtime.neff.work.moves import work_of_move
 from ncc_runtime.neff.work.phases import work_of_rows
+from ncc_runtime.neff.work.row_costs import TABLE_FUNCTIONS
 from ncc_runtime.neff.work.tensor_engine import product_cycles, reads_of_product
 from ncc_runtime.neff.work.work import SBUF_BYTES, Mode, Work
 
@@ -412,7 +413,9 @@ def test_a_fusion_is_never_slower_than_its_rows_one_after_the_other(
         if row.opcode in (CONSTANT, "broadcast"):
             continue
         operands = [_kind(body.values[value]) for value in row.operands]
-        work = alone(row.opcode, operands, _kind(body.values[row.results[0]]), **row.attributes)
+        queue = Engine.SCALAR if row.opcode in TABLE_FUNCTIONS else Engine.VECTOR
+        result = _kind(body.values[row.results[0]])
+        work = alone(row.opcode, operands, result, queue=queue, **row.attributes)
         apart += duration_of(work, GENERIC).ps
     assert whole <= apart
 
