@@ -262,6 +262,15 @@ def test_a_few_rows_that_must_lie_in_one_partition_each_take_as_long_as_128() ->
     assert lanes(body.work(len(body.values) - 1))[0] == {(Engine.VECTOR, FULL): 128 * 8192}
 
 
+@pytest.mark.parametrize(("dtype", "times"), [(BF16, 1), (F32, 1), (DType.F64, 2), (DType.C128, 4)])
+def test_wide_elements_are_moved_inside_of_a_fusion_as_several(dtype: DType, times: int) -> None:
+    rows = Rows((dtype, (256, 256)))
+    cut = rows.row("reverse", (0,), (dtype, (256, 256)), dimensions=(1,))
+    work = rows.work(rows.same("negate", cut))
+    copied, negated = times * 256 * 256, times * 256 * 256
+    assert sum(lanes(work)[0].values()) == copied + negated
+
+
 def test_a_sum_over_partitions_is_a_product_with_ones() -> None:
     body = Rows((F32, (1000, 512)))
     (phase,) = body.work(body.reduced(body.same("negate", 0), SUM, (0,))).phases

@@ -274,7 +274,7 @@ class EngineCosts:
 
     def _rearrangement(self, row: FusedInstr) -> RowCost:
         """A move inside of a fusion: Vector copies, and Tensor transposes."""
-        elements = self._flow.values[row.results[0]].elements
+        result = self._flow.values[row.results[0]]
         if row.opcode == "transpose" and (cycles := transposing_cycles(row, self._flow.values)):
             return RowCost(Engine.TENSOR, cycles)
-        return RowCost(Engine.VECTOR, elements)
+        return RowCost(Engine.VECTOR, result.elements * max(1, result.dtype.size_bytes // 4))
