@@ -160,6 +160,36 @@ def test_what_is_read_again_is_as_little_as_can_be() -> None:
     assert work.bytes_written == left
 
 
+S8 = DType.S8
+
+
+@pytest.mark.parametrize(
+    ("stored", "cast", "computed"),
+    [
+        ((BF16, F32), (F32, F32), F32),  # as wide as the wider one, whichever side it is on
+        ((F32, BF16), (F32, F32), F32),
+        ((F8, BF16), (BF16, BF16), BF16),
+        ((BF16, F8), (BF16, BF16), BF16),
+        ((BF16, BF16), (F32, F32), BF16),  # bfloat16 products are exact in float32
+        ((BF16, F32), (BF16, BF16), BF16),  # weights in float32 are cast as they are loaded
+        ((F32, BF16), (BF16, BF16), BF16),
+        ((S8, BF16), (BF16, BF16), BF16),  # integers are not multiplied as they are
+        ((BF16, S8), (BF16, BF16), BF16),
+    ],
+)
+def test_a_product_is_computed_in_the_wider_type_of_what_it_reads(
+    stored: tuple[DType, DType], cast: tuple[DType, DType], computed: DType
+) -> None:
+    shape = (256, 256)
+    rows = Rows(*((dtype, shape) for dtype in stored))
+    operands = [
+        value if before is after else rows.row("convert", (value,), (after, shape))
+        for value, (before, after) in enumerate(zip(stored, cast, strict=True))
+    ]
+    (phase,) = rows.work(rows.row("dot", operands, (F32, shape), **DOT)).phases
+    assert phase.passes == {computed: product_cycles(256, 256, 256)}
+
+
 def test_a_product_alone_is_copied_out_of_psum_by_the_quieter_engine() -> None:
     work = alone("dot", [(F32, (64, 128)), (F32, (128, 64))], (F32, (64, 64)), **DOT)
     (phase,) = work.phases

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Region, Typed
-from ncc_runtime.neff.work.tensor_engine import is_product_row
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.work.tensor_engine import is_product_row, wider
 from ncc_runtime.neff.work.work import LANES
 
 _FREE_VIEWS = frozenset({"reshape"})
@@ -171,6 +172,21 @@ class Dataflow:
         """The different operands that have an element for each element."""
         arrays = (value for value in row.operands if self.access[value] is Access.ARRAY)
         return list({self.view[value]: value for value in arrays}.values())
+
+    def multiplied_as(self, row: FusedInstr) -> DType:
+        """The dtype that a product is computed in: the wider one of its operands.
+
+        A float that is cast counts as the narrower of what lies in SBUF and what it is cast to, an
+        integer as what it is cast to: the array multiplies floats.
+        """
+        kinds = []
+        for operand in row.operands[:2]:
+            stored, kind = self.stored[operand], self.values[operand].dtype
+            is_cast_first = kind.is_float and (
+                not stored.is_float or kind.size_bytes < stored.size_bytes
+            )
+            kinds.append(kind if is_cast_first else stored)
+        return wider(*kinds)
 
     def alone(self, value: int) -> int | None:
         """The row that computes a value that nothing else reads."""

@@ -82,10 +82,12 @@ def _phases(
             if cost is None:
                 continue
             if cost.engine is Engine.TENSOR:
-                kind = flow.stored[flow.rows[row].operands[0]]
+                instr = flow.rows[row]
+                is_product = is_product_row(instr)
+                kind = flow.multiplied_as(instr) if is_product else flow.stored[instr.operands[0]]
                 passes[kind] = passes.get(kind, 0) + cost.cycles
-                if _needs_copy(flow, flow.rows[row]):
-                    copied += flow.values[flow.rows[row].results[0]].elements
+                if _needs_copy(flow, instr):
+                    copied += flow.values[instr.results[0]].elements
                 continue
             if cost.is_copy:
                 copied += cost.cycles

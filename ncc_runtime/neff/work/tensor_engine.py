@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, FusedInstr, Typed
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import read_labels
 from ncc_runtime.neff.work.work import LANES, SBUF_BYTES
 
@@ -20,6 +21,11 @@ _DOT = ("lhs_batch", "rhs_batch", "lhs_contracting", "rhs_contracting")
 def is_product_row(row: FusedInstr) -> bool:
     """Whether a row is a matrix product or a convolution."""
     return row.opcode != CONSTANT and OPCODES[row.opcode].shape is Shape.CONTRACT
+
+
+def wider(left: DType, right: DType) -> DType:
+    """The dtype of two that the array multiplies as slowly as both together."""
+    return max(left, right, key=lambda kind: (kind.size_bytes, not kind.is_float))
 
 
 def product_cycles(m: int, k: int, n: int) -> int:
