@@ -27,7 +27,8 @@ from ncc_runtime.machine_model.timing import TimingModel, duration_ps
 from ncc_runtime.neff.durations import busy_ps
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import Program
-from ncc_runtime.neff.work import Work, works_of
+from ncc_runtime.neff.work.instructions import works_of
+from ncc_runtime.neff.work.work import Work
 from ncc_runtime.topology.graph import Topology, build
 
 PUBLISHED = Path(__file__).parent / "data/kernels.json"

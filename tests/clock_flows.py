@@ -17,7 +17,7 @@ from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.durations import duration_of
 from ncc_runtime.neff.table import InstrTable
-from ncc_runtime.neff.work import works_of
+from ncc_runtime.neff.work.instructions import works_of
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6

@@ -28,7 +28,7 @@ from ncc_runtime.neff.program import (
     Origin,
     ValueType,
 )
-from ncc_runtime.neff.work import work_of_fusion
+from ncc_runtime.neff.work.instructions import work_of_fusion
 
 Values = tuple[int, ...]
 

@@ -210,7 +210,7 @@ def named(row: PlacedRow) -> Iterator[None]:
     try:
         yield
     except NccError as error:
-        if not row.origin:
+        if not row.origin or str(error).startswith(row.origin):  # it is named already
             raise
         raise InputError(f"{row.origin}: {error}") from error
 

@@ -89,6 +89,8 @@ def _step(place: str, folder: Path, table: str, row: object) -> StepRow:
     if not isinstance(programs, dict) or not programs:
         raise InputError(f"{place}: programs {programs!r} is no object of paths and numbers")
     for path, runs in programs.items():
+        if not path or not path.isprintable():
+            raise InputError(f"{place}: programs {path!r} is not a path")
         if type(runs) is not int or not 1 <= abs(runs) <= MOST_RUNS:
             raise InputError(f"{place}: {path} runs {runs!r} times, which is no number of runs")
     return StepRow(

@@ -1,4 +1,4 @@
-"""What instructions cost on a topology: the work of each (neff/work.py) at a rank's speeds."""
+"""What instructions cost on a topology: the work of each (neff/work/) at a rank's speeds."""
 
 import attrs
 import numpy as np
@@ -8,7 +8,7 @@ from ncc_runtime.neff.durations import duration_of
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.table import InstrTable
-from ncc_runtime.neff.work import works_of
+from ncc_runtime.neff.work.instructions import works_of
 
 MOST_PS = 2**62
 """No time is longer than this, so that it fits 64 bits."""

@@ -16,7 +16,7 @@ from ncc_runtime.neff import durations
 from ncc_runtime.neff.durations import Speeds
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work import Mode
+from ncc_runtime.neff.work.work import Mode
 from ncc_runtime.topology.format.spec import Figure
 from ncc_runtime.topology.graph import EngineRates, Topology
 from ncc_runtime.topology.routes import Transport, latency_by_transport

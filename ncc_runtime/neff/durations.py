@@ -7,7 +7,7 @@ import attrs
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work import LANES, Mode, Phase, Work
+from ncc_runtime.neff.work.work import LANES, Mode, Work, WorkPhase
 
 PS_PER_S = 10**12
 
@@ -89,7 +89,7 @@ def total_ps(work: Work, speeds: Speeds) -> dict[Engine, int]:
     return total
 
 
-def busy_ps(phase: Phase, speeds: Speeds) -> dict[Engine, int]:
+def busy_ps(phase: WorkPhase, speeds: Speeds) -> dict[Engine, int]:
     """Picoseconds of each engine in one phase."""
     busy: dict[Engine, int] = {}
     for (engine, mode), cycles in phase.lanes.items():

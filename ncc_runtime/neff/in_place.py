@@ -5,10 +5,11 @@ its operands before it writes that tile of its result, so the result may take an
 element by element. An update of a slice, and a scatter, leave the rest of their first operands as
 they are. All others may read what they have written already.
 
-A fusion goes through all of its arrays tile by tile. It may write a result over an operand where
-each tile of that is read once, in the turn in which it is written: none of its values is larger,
-and those as large have its shape, so that all of them are cut alike; its rows are elementwise, fill
-up, or reduce. What a reduction needs whole is in one tile.
+A fusion goes through its arrays tile by tile, once for each reduction that waits for another, and
+writes its results in the last pass. It may write a result over an operand where that pass reads
+each tile of it in the turn that writes the tile: no value is larger, those as large have its shape,
+so that all are cut alike, and rows compute element by element, reduce, or broadcast and reshape
+what is smaller. What a reduction gives is complete before the last pass begins.
 """
 
 import math

@@ -10,6 +10,8 @@ from ncc_runtime.neff.program import AttributeValue, Program, TensorId
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import read_labels
 from ncc_runtime.neff.table import NONE, Instr
+from ncc_runtime.neff.work.dataflow import Dataflow
+from ncc_runtime.neff.work.tensor_engine import wider
 
 PRODUCTS = frozenset(name for name, row in OPCODES.items() if row.shape is Shape.CONTRACT)
 """Opcodes that sum products over an index."""
@@ -23,7 +25,7 @@ class Product:
     """A matrix product or convolution of an instruction, which has several if it is a fusion."""
 
     opcode: str
-    dtype: DType  # of its first operand, which sets the speed
+    dtype: DType  # in which it is computed, which sets the speed
     flops: int
     origin: int  # row of Program.origins, or NONE
 
@@ -31,9 +33,14 @@ class Product:
 def products_of(program: Program, instr: Instr) -> Iterator[Product]:
     """The products that an instruction computes, in order."""
     if instr.opcode in PRODUCTS:
-        dtype = program.tensors[TensorId(instr.operands[0])].dtype
-        yield Product(instr.opcode, dtype, instr.flops, instr.origin)
+        left, right = (program.tensors[TensorId(operand)].dtype for operand in instr.operands[:2])
+        yield Product(instr.opcode, wider(left, right), instr.flops, instr.origin)
     elif fusion := program.fusion_of(instr):
+        if not any(row.opcode in PRODUCTS for row in fusion.body):
+            return
+        flow = Dataflow(
+            fusion.values, fusion.parameters, fusion.body, fusion.results, program.regions
+        )
         for row in fusion.body:
             if row.opcode in PRODUCTS:
                 operands = fusion.types(row.operands)
@@ -44,7 +51,7 @@ def products_of(program: Program, instr: Instr) -> Iterator[Product]:
                     [operand.shape for operand in operands],
                 )
                 origin = instr.origin if row.origin == NONE else row.origin
-                yield Product(row.opcode, operands[0].dtype, 2 * multiplied, origin)
+                yield Product(row.opcode, flow.multiplied_as(row), 2 * multiplied, origin)
 
 
 def multiply_adds(

@@ -28,7 +28,11 @@ from ncc_runtime.report.row_texts import program_of
 MOST_WORK = 10**15
 """What one run may be said to do."""
 
-_PER_STEP = re.compile(r"\s*([0-9][0-9_,]*)\s*([^\W\d_][\w-]*(?: [^\W\d_][\w-]*)*)?\s*")
+_AMOUNT = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)*"
+_NOUNS = r"[^\W\d_][\w-]*(?: [^\W\d_][\w-]*)*"
+_PER_STEP = re.compile(rf"\s*({_AMOUNT})(?:\s+({_NOUNS}))?\s*")
+_COUNTED = frozenset({"step", "token"})
+"""Units that other figures are told of, too; any amount of them is in the plural."""
 
 
 @attrs.frozen
@@ -46,11 +50,11 @@ class PerStep:
             raise InputError(
                 f"{text!r} is no amount and what it is of, as in '8192 tokens' or '32 sequences'"
             )
-        amount = int(re.sub("[_,]", "", match[1]))
-        if not 1 <= amount <= MOST_WORK:
+        digits = re.sub("[_,]", "", match[1]).lstrip("0")
+        if len(digits) > len(str(MOST_WORK)) or not 1 <= int(digits or "0") <= MOST_WORK:
             raise InputError(f"{text!r}: the amount is from 1 to {MOST_WORK:,}")
-        unit = match[2] or "tokens"
-        if amount == 1 and not unit.endswith("s"):
+        amount, unit = int(digits), match[2] or "tokens"
+        if (amount == 1 and not unit.endswith("s")) or unit in _COUNTED:
             unit += "es" if unit.endswith(("ch", "sh", "x")) else "s"
         return cls(amount, unit)
 

@@ -95,6 +95,7 @@ class _Values:
     def of(self, value: Value) -> int:
         """The number of a value."""
         pending = [value]
+        begun = set[Value]()  # without number yet: what the last one pending is an operand of
         while pending:
             at = pending[-1]
             definition = self._definitions.get(at)
@@ -103,6 +104,9 @@ class _Values:
             elif definition is None:
                 self._give(at, ("itself", at))
             elif missing := [one for one in definition.operands if one not in self._numbers]:
+                begun.add(at)
+                for one in begun.intersection(missing):  # updates itself, in an input's memory
+                    self._give(one, ("itself", one))
                 pending += missing
             elif definition.is_copy:
                 self._numbers[at] = self._numbers[definition.operands[0]]
@@ -120,8 +124,8 @@ def _definitions(program: Program) -> dict[Value, _Definition]:
 
     A buffer may be written again in place once its value is not needed, so a tensor stands for one
     value all the same. In loops it may stand for the state, which is another at every turn; then
-    tensors of buffers that are written several times have no definition. So no definition leads
-    back to its own value.
+    tensors of buffers that are written several times have no definition. So a definition leads back
+    to its own value only where an output in an input's memory is updated, once, as itself.
     """
     made: dict[Value, _Definition] = {}
     writes: dict[int, list[int]] = {}  # by buffer, the tensors that are written

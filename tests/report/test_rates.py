@@ -10,6 +10,8 @@ import ncc_runtime
 from ncc_compiler.codegen.generate import generate
 from ncc_compiler.driver import load_text
 from ncc_runtime.errors import InputError
+from ncc_runtime.neff.check import check
+from ncc_runtime.neff.listing import parse_program, print_program
 from ncc_runtime.report.rates import PerStep, rates_json, rates_lines, rates_of
 from tests.stage_programs import stage
 
@@ -113,6 +115,10 @@ def test_tokens_are_those_of_one_run() -> None:
         ("8_192", 8192, "tokens"),
         (" 32  sequences ", 32, "sequences"),
         ("1 step", 1, "steps"),
+        ("2 step", 2, "steps"),
+        ("8192 token", 8192, "tokens"),
+        ("1,048,576", 1 << 20, "tokens"),
+        ("007 tokens", 7, "tokens"),
         ("1 batch", 1, "batches"),
         ("12 training images", 12, "training images"),
     ],
@@ -121,7 +127,14 @@ def test_what_a_run_does_is_an_amount_of_a_plural_noun(words: str, amount: int, 
     assert PerStep.parse(words) == PerStep(amount, unit)
 
 
-@pytest.mark.parametrize("words", ["", "tokens", "0 tokens", "-3 tokens", "1.5 tokens", "8 to/ks"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("", "tokens", "0 tokens", "-3 tokens", "1.5 tokens", "8 to/ks"),
+        *("1,5 tokens", "1e3 tokens", "8192tokens", "1__0 tokens"),
+        pytest.param("9" * 5000 + " tokens", id="more digits than Python reads"),
+    ],
+)
 def test_anything_else_is_refused(words: str) -> None:
     with pytest.raises(InputError, match=re.escape(repr(words))):
         PerStep.parse(words)
@@ -248,6 +261,27 @@ def test_a_loops_state_is_another_value_at_every_turn() -> None:
     result = rates(hlo)[0]
     assert result.flops == 2 * 2 * 5 * 2 * 8**3
     assert result.repeated_flops == 0
+
+
+def test_an_output_that_is_updated_as_itself_in_an_inputs_memory_is_a_value() -> None:
+    hlo = """HloModule donated, input_output_alias={ {0}: (0, {}, may-alias) }
+ENTRY e {
+ w = f32[16,8] parameter(0)
+ row = f32[1,8] parameter(1)
+ i = s32[] parameter(2)
+ z = s32[] constant(0)
+ u = f32[16,8] dynamic-update-slice(w, row, i, z)
+ y = f32[16,16] dot(u, u), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+ ROOT t = (f32[16,8], f32[16,16]) tuple(u, y)
+}
+"""
+    listing = print_program(ncc_compiler.compile_text(hlo).program)
+    assert "t4 = t0, t1" in listing  # what the input has is read as the output's, which is there
+    program = parse_program(listing.replace("t4 = t0, t1", "t4 = t4, t1"))
+    assert check(program) == ()
+    result = rates_of(ncc_runtime.load(program).run(values=False, verify=False).trace)
+    assert result is not None
+    assert (result.flops, result.repeated_flops) == (2 * 16 * 8 * 16, 0)
 
 
 def test_without_matrix_products_there_is_no_utilisation() -> None:

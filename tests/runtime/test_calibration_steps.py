@@ -82,6 +82,8 @@ def test_programs_that_take_less_than_nothing_together_are_refused(folder: Path)
         ({"program": None, "programs": {}}, "programs {} is no object of paths and numbers"),
         ({"program": None, "programs": {"x.neff": 0}}, "x.neff runs 0 times"),
         ({"program": None, "programs": {"x.neff": 1.5}}, "x.neff runs 1.5 times"),
+        ({"program": None, "programs": {"a\0b": 1}}, r"programs 'a\x00b' is not a path"),
+        ({"program": None, "programs": {"": 1}}, "programs '' is not a path"),
         ({"instance": None}, "instance is missing"),
         ({"time_us": 0}, "time_us 0 is not a time"),
         ({"nodes": 0}, "nodes 0 is not a whole number from 1"),
@@ -95,6 +97,13 @@ def test_a_wrong_step_is_refused_with_its_place(
     with pytest.raises(InputError) as error:
         read_steps(path)
     assert str(error.value).startswith(f"{path}: step 1: {message}")
+
+
+def test_a_step_that_cannot_be_placed_is_named_once(folder: Path) -> None:
+    path = file_of(folder, {**STEP, "instance": "trn9"})
+    with pytest.raises(InputError) as error:
+        StepPredictor().predict(*read_steps(path))
+    assert str(error.value).startswith(f"{path}: step 0: topology 'trn9' is unknown")
 
 
 def test_what_is_no_list_of_steps_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.durations import duration_of
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work import Mode, Work
+from ncc_runtime.neff.work.work import Mode, Work
 from ncc_runtime.topology.graph import Topology, build
 from tests.draws_topology import topologies
 

@@ -19,15 +19,13 @@ from ncc_runtime.neff.program import (
     ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work import (
-    SBUF_BYTES,
-    Body,
-    Mode,
-    Work,
-    product_cycles,
-    reads_of_product,
-    work_of_fusion,
-)
+from ncc_runtime.neff.work.dataflow import Dataflow
+from ncc_runtime.neff.work.instructions import work_of_fusion
+from ncc_runtime.neff.work.moves import work_of_move
+from ncc_runtime.neff.work.phases import work_of_rows
+from ncc_runtime.neff.work.row_costs import TABLE_FUNCTIONS
+from ncc_runtime.neff.work.tensor_engine import product_cycles, reads_of_product
+from ncc_runtime.neff.work.work import SBUF_BYTES, Mode, Work
 
 F32, BF16, S32, PRED, F8 = DType.F32, DType.BF16, DType.S32, DType.PRED, DType.F8E4M3
 FULL, NARROW, PAIR = Mode.FULL, Mode.NARROW, Mode.NARROW_PAIR
@@ -110,8 +108,9 @@ def alone(
     values = [ValueType(*kind) for kind in (*operands, result)]
     count = len(operands)
     row = FusedInstr(opcode, (count,), tuple(range(count)), attributes)
-    body = Body(values, count, (row,), (count,), REGIONS, queue)
-    return body.moved(is_in_place) if queue is Engine.SYNC else body.work()
+    if queue is Engine.SYNC:
+        return work_of_move(row, values, is_in_place)
+    return work_of_rows(Dataflow(values, count, (row,), (count,), REGIONS, queue))
 
 
 def lanes(work: Work) -> list[Mapping[tuple[Engine, Mode], int]]:
@@ -159,6 +158,36 @@ def test_what_is_read_again_is_as_little_as_can_be() -> None:
     left, right = 64 << 20, 128 << 20
     assert work.bytes_read == min(left + 6 * right, 11 * left + right, 5 * left + 3 * right)
     assert work.bytes_written == left
+
+
+S8 = DType.S8
+
+
+@pytest.mark.parametrize(
+    ("stored", "cast", "computed"),
+    [
+        ((BF16, F32), (F32, F32), F32),  # as wide as the wider one, whichever side it is on
+        ((F32, BF16), (F32, F32), F32),
+        ((F8, BF16), (BF16, BF16), BF16),
+        ((BF16, F8), (BF16, BF16), BF16),
+        ((BF16, BF16), (F32, F32), BF16),  # bfloat16 products are exact in float32
+        ((BF16, F32), (BF16, BF16), BF16),  # weights in float32 are cast as they are loaded
+        ((F32, BF16), (BF16, BF16), BF16),
+        ((S8, BF16), (BF16, BF16), BF16),  # integers are not multiplied as they are
+        ((BF16, S8), (BF16, BF16), BF16),
+    ],
+)
+def test_a_product_is_computed_in_the_wider_type_of_what_it_reads(
+    stored: tuple[DType, DType], cast: tuple[DType, DType], computed: DType
+) -> None:
+    shape = (256, 256)
+    rows = Rows(*((dtype, shape) for dtype in stored))
+    operands = [
+        value if before is after else rows.row("convert", (value,), (after, shape))
+        for value, (before, after) in enumerate(zip(stored, cast, strict=True))
+    ]
+    (phase,) = rows.work(rows.row("dot", operands, (F32, shape), **DOT)).phases
+    assert phase.passes == {computed: product_cycles(256, 256, 256)}
 
 
 def test_a_product_alone_is_copied_out_of_psum_by_the_quieter_engine() -> None:
@@ -261,6 +290,15 @@ def test_softmax_has_three_phases_and_its_sums_cost_nothing() -> None:
 def test_a_few_rows_that_must_lie_in_one_partition_each_take_as_long_as_128() -> None:
     body = softmax(2, 8192)
     assert lanes(body.work(len(body.values) - 1))[0] == {(Engine.VECTOR, FULL): 128 * 8192}
+
+
+@pytest.mark.parametrize(("dtype", "times"), [(BF16, 1), (F32, 1), (DType.F64, 2), (DType.C128, 4)])
+def test_wide_elements_are_moved_inside_of_a_fusion_as_several(dtype: DType, times: int) -> None:
+    rows = Rows((dtype, (256, 256)))
+    cut = rows.row("reverse", (0,), (dtype, (256, 256)), dimensions=(1,))
+    work = rows.work(rows.same("negate", cut))
+    copied, negated = times * 256 * 256, times * 256 * 256
+    assert sum(lanes(work)[0].values()) == copied + negated
 
 
 def test_a_sum_over_partitions_is_a_product_with_ones() -> None:
@@ -414,7 +452,9 @@ def test_a_fusion_is_never_slower_than_its_rows_one_after_the_other(
         if row.opcode in (CONSTANT, "broadcast"):
             continue
         operands = [_kind(body.values[value]) for value in row.operands]
-        work = alone(row.opcode, operands, _kind(body.values[row.results[0]]), **row.attributes)
+        queue = Engine.SCALAR if row.opcode in TABLE_FUNCTIONS else Engine.VECTOR
+        result = _kind(body.values[row.results[0]])
+        work = alone(row.opcode, operands, result, queue=queue, **row.attributes)
         apart += duration_of(work, GENERIC).ps
     assert whole <= apart
 

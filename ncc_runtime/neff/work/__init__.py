@@ -1,0 +1,1 @@
+"""What instructions do: the work of each engine and of DMA, read off a program."""

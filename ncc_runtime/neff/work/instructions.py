@@ -1,0 +1,126 @@
+"""The work of a program's instructions, read off their opcodes, attributes and types."""
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.neff.isa import FUSION, OPCODES, Engine, Shape
+from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Region, Typed
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.table import NONE, Instr, InstrTable
+from ncc_runtime.neff.work.dataflow import Dataflow
+from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
+from ncc_runtime.neff.work.phases import work_of_rows
+from ncc_runtime.neff.work.work import NOTHING, Work
+
+
+def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
+    """The different works of a queue's instructions, and the number of each instruction's, (n,).
+
+    Instructions of one opcode, one row of attributes and the same types do the same work.
+    """
+    kinds: dict[tuple[DType, tuple[int, ...]], int] = {}
+    kind = [kinds.setdefault((view.dtype, view.shape), len(kinds)) for view in program.tensors]
+    is_method = [_is_counted(name) for name in table.opcode_names]
+    starts, tensors, elements = (
+        table.start.tolist(),
+        table.tensors.tolist(),
+        table.elements.tolist(),
+    )
+    columns = (table.opcode, table.attribute, table.result_count)
+    numbers: dict[object, int] = {}
+    works: list[Work] = []
+    index = np.empty(len(table), np.int64)
+    for row, (opcode, attribute, results) in enumerate(
+        zip(*(column.tolist() for column in columns), strict=True)
+    ):
+        first, last = starts[row], starts[row + 1]
+        used = tensors[first:last]
+        operands = used[results:]
+        # a product of an array with itself reads one array
+        same = tuple(map(operands.index, operands)) if 1 < len(operands) < 4 else ()
+        key = (
+            *(opcode, attribute, results, same, tuple([kind[tensor] for tensor in used])),
+            elements[row] if is_method[opcode] else 0,
+            table.opcode_names[opcode] in _UPDATES
+            and program.address(operands[0]) == program.address(used[0]),
+        )
+        number = numbers.setdefault(key, len(works))
+        if number == len(works):
+            works.append(_work_of(program, engine, table[row]))
+        index[row] = number
+    return works, index
+
+
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+
+
+def _is_in_place(program: Program, instr: Instr) -> bool:
+    """Whether an update writes where its array is, and so moves no more than itself."""
+    return program.address(instr.operands[0]) == program.address(instr.results[0])
+
+
+def _is_counted(opcode: str) -> bool:
+    """Whether only the compiler knows over how many elements an instruction walks."""
+    is_window = opcode in ("reduce-window", "select-and-scatter", "scatter", "sort", "topk")
+    return is_window or OPCODES[opcode].shape is Shape.METHOD
+
+
+def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
+    if OPCODES[instr.opcode].shape is Shape.CONTROL or not instr.operands + instr.results:
+        return NOTHING
+    attributes = program.attributes[instr.attribute] if instr.attribute != NONE else {}
+    if instr.opcode == FUSION:
+        number = attributes["fusion"]
+        assert isinstance(number, int), instr.opcode
+        return work_of_fusion(program.fusions[number], program.regions)
+    # operands that are one tensor are one value
+    places = {tensor: place for place, tensor in enumerate(dict.fromkeys(instr.operands))}
+    types = [program.tensors[tensor] for tensor in (*places, *instr.results)]
+    if _is_of_sequencer((instr.opcode,), types):
+        return _by_sequencer(types[: len(places)], types[len(places) :])
+    results = tuple(range(len(places), len(types)))
+    operands = tuple(places[tensor] for tensor in instr.operands)
+    row = FusedInstr(instr.opcode, results, operands, attributes)
+    counted = instr.elements if _is_counted(instr.opcode) else 0
+    flow = Dataflow(types, len(places), (row,), results, program.regions, engine, counted)
+    is_scatter = instr.opcode == "scatter"
+    if instr.opcode not in MOVES and not is_scatter:
+        return work_of_rows(flow)
+    is_in_place = instr.opcode in _UPDATES and _is_in_place(program, instr)
+    price = work_of_scatter if is_scatter else work_of_move
+    return price(row, types, is_in_place)
+
+
+_REGISTER_SHAPES = frozenset({Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY})
+
+
+def _is_of_sequencer(opcodes: Iterable[str], types: Iterable[Typed]) -> bool:
+    """Whether registers of a sequencer do it: counters of loops, starts of slices, predicates.
+
+    Source: the architecture guides, register arithmetic and branches run in the sequencer.
+    """
+    return all(
+        view.elements == 1 and (view.dtype.is_integer or view.dtype is DType.PRED) for view in types
+    ) and all(opcode in _SPELLED or OPCODES[opcode].shape in _REGISTER_SHAPES for opcode in opcodes)
+
+
+_SPELLED = frozenset({CONSTANT, "broadcast", "reshape"})
+
+
+def _by_sequencer(read: Iterable[Typed], written: Iterable[Typed]) -> Work:
+    """No more than the bytes of a few registers."""
+    return attrs.evolve(
+        NOTHING,
+        bytes_read=sum(view.size_bytes for view in read),
+        bytes_written=sum(view.size_bytes for view in written),
+    )
+
+
+def work_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Work:
+    """The work of an instruction that performs a fusion."""
+    values, body = fusion.values, fusion.body
+    if _is_of_sequencer((row.opcode for row in body), values):
+        return _by_sequencer(values[: fusion.parameters], fusion.types(fusion.results))
+    return work_of_rows(Dataflow(values, fusion.parameters, body, fusion.results, regions))
