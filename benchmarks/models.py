@@ -37,6 +37,7 @@ import numpy as np
 
 import ncc_compiler
 import ncc_runtime
+from benchmarks import kernels
 from benchmarks import model_programs as programs
 from benchmarks.model_programs import Bert, Llama, Program
 from ncc_compiler.options import CompileOptions
@@ -445,6 +446,15 @@ def as_json(results: Sequence[Predicted]) -> dict[str, Any]:
     }
 
 
+def from_json(path: Path, rows: Sequence[Row]) -> Iterator[Predicted]:
+    """What an earlier run told of these rows by `--json`."""
+    by_name = {(row.kind, row.name): row for row in rows}
+    for told in json.loads(path.read_text())["rows"]:
+        if row := by_name.get((told["kind"], told["name"])):
+            times = (told[key] for key in ("predicted_ms", "spent_ms", "off_the_line", "host_s"))
+            yield Predicted(row, *times)
+
+
 def write_steps(folder: Path, rows: Sequence[Row], timer: Timer, layers: tuple[int, int]) -> None:
     """Programs, and rows of whole steps as `nccrt calibrate` takes them: folder/rows.json."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -489,6 +499,7 @@ def write_docs(results: Sequence[Predicted], collectives: Sequence[tuple[float, 
     text = DOCUMENT.read_text()
     whole = [*table_lines(results), f"{'collectives':<44}  {_collective_summary(collectives)}"]
     blocks = {"table": whole, "where": [*itertools.chain(*map(where_lines, _shown(results)))]}
+    blocks["kernels"] = [*kernels.table_lines([*kernels.predictions()])]
     for name, lines in blocks.items():
         mark = re.compile(rf"(<!-- {name}: [^\n]*-->\n+```text\n).*?(```)", re.DOTALL)
         assert mark.search(text), f"{DOCUMENT} has no place for {name}"
@@ -554,6 +565,9 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, .svg or .png")
     parser.add_argument("--steps", type=Path, metavar="DIR", help="write rows for nccrt calibrate")
     parser.add_argument("--docs", action="store_true", help="write docs/fidelity.md anew")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", default=[], metavar="FILE", help="of --json: not again"
+    )
     given = parser.parse_args()
     few, more = map(int, given.layers.split(","))
     pairs = dict(pair.split("=", 1) for pair in given.pass_option)
@@ -564,7 +578,11 @@ def main() -> None:
     if given.steps:
         write_steps(given.steps, rows, timer, (few, more))
         return
+    known = {result.row.name: result for path in given.results for result in from_json(path, rows)}
     for row in rows:
+        if row.name in known:
+            results.append(known[row.name])
+            continue
         result = predicted(row, timer, (few, more), is_checked=given.check)
         results.append(result)
         print(
