@@ -69,8 +69,8 @@ MODELS = {
 """Sizes by the names of the rows."""
 
 HOST_MS = 0.12
-"""Of each sequence and token: logits are copied to the host, which chooses a word (the library of
-the rows, SDK 2.18, sampled there). Fitted to the rows a token, whose rest is 0.14 ms for one
+"""Of each sequence and token: logits are copied to the host, which chooses a word (assumed of
+the library of the rows, SDK 2.18). Fitted to the rows a token, whose rest is 0.14 ms for one
 sequence, 0.54 for four and 0.97 for eight."""
 
 SBUF_BYTES = 24 << 20
@@ -87,7 +87,8 @@ JOINED = {
     "fuse-attention.enabled": "0",
 }
 """A prefill that fits. What the compiler of that release joined is not public; a hardware
-instruction does two operations and a cast (tensor_scalar, activation), fitted to the rows."""
+instruction does two operations and a cast (tensor_scalar, activation), fitted to the rows; that products stay apart here and join above is
+only what their median liked (docs/fidelity.md)."""
 
 TOKEN, FIRST, TRAINING = "per token", "first token", "training"
 KINDS = (TOKEN, FIRST, TRAINING)
