@@ -87,8 +87,8 @@ JOINED = {
     "fuse-attention.enabled": "0",
 }
 """A prefill that fits. What the compiler of that release joined is not public; a hardware
-instruction does two operations and a cast (tensor_scalar, activation), fitted to the rows; that products stay apart here and join above is
-only what their median liked (docs/fidelity.md)."""
+instruction does two operations and a cast (tensor_scalar, activation), fitted to the rows. That
+products stay apart here and are joined above is only what their median liked (docs/fidelity.md)."""
 
 TOKEN, FIRST, TRAINING = "per token", "first token", "training"
 KINDS = (TOKEN, FIRST, TRAINING)
