@@ -14,7 +14,7 @@ import argparse
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +242,22 @@ def predictions(path: Path = PUBLISHED) -> Iterator[Prediction]:
                 break
 
 
+def table_lines(results: Sequence[Prediction]) -> Iterator[str]:
+    """A line for each row, in microseconds or as a share, then the median and worst error."""
+    yield f"{'kernel':<52}{'shapes':<34}{'published':>12}{'predicted':>12}{'ratio':>7}"
+    for row in results:
+        yield (
+            f"{row.kernel[:50]:<52}{row.shapes[:32]:<34}{row.published:12,.3f}"
+            f"{row.predicted:12,.3f}{row.ratio:7.2f}"
+        )
+    errors = [abs(row.ratio - 1) for row in results]
+    worst = max(results, key=lambda row: max(row.ratio, 1 / row.ratio))
+    yield (
+        f"{len(results)} rows: median error {100 * statistics.median(errors):.1f} %, "
+        f"worst {worst.ratio:.2f} ({worst.kernel})"
+    )
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -251,18 +267,7 @@ def main() -> None:
     if given.json:
         print(json.dumps([{**attrs.asdict(row), "ratio": row.ratio} for row in results], indent=1))
         return
-    print(f"{'kernel':<52}{'shapes':<34}{'published':>12}{'predicted':>12}{'ratio':>7}")
-    for row in results:
-        print(
-            f"{row.kernel[:50]:<52}{row.shapes[:32]:<34}{row.published:12,.3f}"
-            f"{row.predicted:12,.3f}{row.ratio:7.2f}"
-        )
-    errors = [abs(row.ratio - 1) for row in results]
-    worst = max(results, key=lambda row: max(row.ratio, 1 / row.ratio))
-    print(
-        f"{len(results)} rows: median error {100 * statistics.median(errors):.1f} %, "
-        f"worst {worst.ratio:.2f} ({worst.kernel})"
-    )
+    print("\n".join(table_lines(results)))
 
 
 if __name__ == "__main__":

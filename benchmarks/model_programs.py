@@ -341,7 +341,23 @@ def _gelu(x: Any) -> Any:
     return 0.5 * x * (1 + lax.erf(x / np.sqrt(2).astype(x.dtype)))
 
 
-def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any) -> Any:
+DROPPED = 26
+"""Of 256 elements that training of BERT drops: a tenth."""
+
+
+class _Dropout:
+    """Drops elements of what it is given, each time by further random bits of one generator."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def __call__(self, x: Any) -> Any:
+        """`x` with a tenth of its elements zero, the others larger in turn."""
+        self._state, bits = lax.rng_bit_generator(self._state, x.shape, jnp.uint8)
+        return jnp.where(bits >= DROPPED, x * (256 / (256 - DROPPED)), 0).astype(x.dtype)
+
+
+def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any, dropped: _Dropout) -> Any:
     batch, tokens, width = x.shape
     size = width // sizes.heads
 
@@ -351,10 +367,10 @@ def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any) -> Any:
 
     scores = jnp.einsum("bnhd,bshd->bhns", heads("q"), heads("k")) / np.sqrt(size).astype(x.dtype)
     shares = jax.nn.softmax((scores + mask[:, None, None, :]).astype(F32), -1).astype(x.dtype)
-    mixed = jnp.einsum("bhns,bshd->bnhd", shares, heads("v")).reshape(x.shape)
-    x = _layer_norm(x + mixed @ w["o"] + w["o_bias"], w["norm1"], w["bias1"])
+    mixed = jnp.einsum("bhns,bshd->bnhd", dropped(shares), heads("v")).reshape(x.shape)
+    x = _layer_norm(x + dropped(mixed @ w["o"] + w["o_bias"]), w["norm1"], w["bias1"])
     y = _gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]
-    return _layer_norm(x + y, w["norm2"], w["bias2"])
+    return _layer_norm(x + dropped(y), w["norm2"], w["bias2"])
 
 
 def _cross_entropy(logits: Any, chosen: Any, weights: Any) -> Any:
@@ -367,12 +383,12 @@ def _cross_entropy(logits: Any, chosen: Any, weights: Any) -> Any:
 
 def _bert_loss(sizes: Bert, weights: Any, batch: Any) -> Any:
     words, types, mask, labels, follows = (batch[name] for name in BERT_INPUTS)
-    w = weights
+    w, dropped = weights, _Dropout(batch["random"])
     x = w["embedding"][words] + w["types"][types] + w["positions"][: words.shape[1]]
-    x = _layer_norm(x, w["norm"], w["bias"])
+    x = dropped(_layer_norm(x, w["norm"], w["bias"]))
     added = ((1 - mask) * -10000.0).astype(x.dtype)
     for layer in w["layers"]:
-        x = _bert_layer(sizes, x, layer, added)
+        x = _bert_layer(sizes, x, layer, added, dropped)
     pooled = jnp.tanh(x[:, 0] @ w["pooler"] + w["pooler_bias"])
     next_loss = _cross_entropy(pooled @ w["next"] + w["next_bias"], follows, jnp.ones(len(words)))
     y = _layer_norm(_gelu(x @ w["head"] + w["head_bias"]), w["head_norm"], w["head_norm_bias"])
@@ -385,7 +401,10 @@ BERT_INPUTS = ("words", "types", "mask", "labels", "follows")
 
 
 def bert_microbatch(sizes: Bert, layers: int, batch: int, tokens: int, dtype: Any) -> Program:
-    """Loss and gradients, added to those of microbatches before; weights and sums of one type."""
+    """Loss and gradients, added to those of microbatches before; weights and sums of one type.
+
+    Attention, its output, the MLP's and the embeddings drop a tenth, as Hugging Face's does.
+    """
     tree = _tree(sizes, layers)
 
     def step(weights: Any, sums: Any, inputs: Any) -> Any:
@@ -395,6 +414,7 @@ def bert_microbatch(sizes: Bert, layers: int, batch: int, tokens: int, dtype: An
     whole = jax.ShapeDtypeStruct((batch, tokens), jnp.int32)
     inputs = dict.fromkeys(BERT_INPUTS[:-1], whole)
     inputs["follows"] = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    inputs["random"] = jax.ShapeDtypeStruct((4,), jnp.uint32)  # a generator's state
     return Program(
         step, (_shapes(tree, dtype), _shapes(tree, dtype), inputs), {"donate_argnums": 1}
     )
