@@ -20,7 +20,7 @@ reduction of it, which costs little beside the value's own work.
 
 import enum
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -55,7 +55,7 @@ _ELEMENTWISE = frozenset(
 
 
 _MANY = 64
-"""Nodes of which one is asked whether they fit SBUF, although none is a reduction."""
+"""From so many nodes on a cluster is asked only now and then whether it fits SBUF."""
 
 _MUCH = 64
 """An array that is so many times smaller than another costs nothing beside it."""
@@ -432,11 +432,12 @@ class _Walk:
         is_ahead = not others and self._is_ahead(cluster, position)
         if self._before[position] != cluster.before and not is_ahead:
             return False
-        is_placed = self._place_with(cluster, position, bool(others)) is not None
-        if not is_placed or not self._is_to_check(cluster, node):
-            return is_placed
+        if self._place_with(cluster, position, bool(others)) is None:
+            return False
         if node.op == "reduce" and not self._is_held(node):
             return False
+        if not self._is_to_check(cluster, node):
+            return True
         return self._fits((*cluster.members, *cluster.copies, position))
 
     def _is_held(self, node: Node) -> bool:
@@ -449,10 +450,15 @@ class _Walk:
     def _is_to_check(self, cluster: _Open, node: Node) -> bool:
         """Whether to ask if a cluster fits with a node; that takes time, so not for each one.
 
-        Reductions decide most of it. In the end all are asked for, and what joined since goes.
+        Reductions decide most of it. A large cluster is asked when it has grown by half, so that
+        all answers together take linear time. In the end all are asked for, and cut if they do not
+        fit (`_instructions`).
         """
         size = len(cluster.members)
-        return node.op == "reduce" or (size >= _MANY and size & (size - 1) == 0)
+        if size < _MANY:
+            return node.op == "reduce"
+        has_grown = 2 * size >= 3 * cluster.fitting
+        return size & (size - 1) == 0 or (node.op == "reduce" and has_grown)
 
     def _is_ahead(self, cluster: _Open, position: int) -> bool:
         """Whether a node could run before collectives that the cluster waits for, but need not.
@@ -573,11 +579,7 @@ class _Walk:
     def clustering(self) -> Clustering:
         """What came of the walk."""
         body = self._body
-        sets = [
-            found
-            for cluster in self._cluster.values()
-            if (found := self._instruction(cluster)) is not None
-        ]
+        sets = [found for each in self._cluster.values() for found in self._instructions(each)]
         is_read = [False] * len(body.nodes)  # by a node that stands, or by another cluster
         is_read[body.root] = True
         inner: set[int] = set()
@@ -618,13 +620,35 @@ class _Walk:
                 found.add(position)
         return found
 
-    def _instruction(self, cluster: _Open) -> tuple[set[int], set[int], int] | None:
-        """The members and copies of a cluster, and its place; None if it saves no instruction."""
-        nodes, members = self._body.nodes, set(cluster.members)
-        copies = self._copies(members, cluster.copies)
-        if len(members) > cluster.fitting and not self._fits((*members, *copies)):
-            members = set(cluster.members[: cluster.fitting])
+    def _instructions(self, cluster: _Open) -> Iterator[tuple[set[int], set[int], int]]:
+        """Members, copies and place of each instruction that a cluster becomes.
+
+        That is one, unless it does not fit. Then it is cut where its nodes joined: no node that
+        joined later reads one that joined earlier, so the parts wait for each other in one
+        direction. What saves no instruction is left out.
+        """
+        nodes, left, fitting = self._body.nodes, cluster.members, cluster.fitting
+        while left:
+            members = set(left)
             copies = self._copies(members, cluster.copies)
-        made = [p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"]
-        instructions = len(members) + len(made)
-        return (members, copies, cluster.at) if instructions > 1 else None
+            if len(left) > fitting and not self._fits((*members, *copies)):
+                members = set(left[: self._most_fitting(cluster, left, fitting)])
+                copies = self._copies(members, cluster.copies)
+            made = [
+                p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"
+            ]
+            if len(members) + len(made) > 1:
+                yield members, copies, cluster.at if cluster.at in members else max(members)
+            left, fitting = left[len(members) :], 1
+
+    def _most_fitting(self, cluster: _Open, members: Sequence[int], fitting: int) -> int:
+        """How many of these members fit, in their order, at least; not all do."""
+        too_many = len(members)
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            part = set(members[:middle])
+            if self._fits((*part, *self._copies(part, cluster.copies))):
+                fitting = middle
+            else:
+                too_many = middle
+        return fitting
