@@ -520,6 +520,23 @@ def test_whether_long_clusters_fit_is_asked_in_linear_time(monkeypatch):
     assert sum(asked) < 6 * len(module.entry_computation.nodes)
 
 
+def test_a_cluster_in_the_place_of_its_first_node_is_cut_behind_that(monkeypatch):
+    """It stands before the product, where %a does, which then is none of the part that fits."""
+    monkeypatch.setattr(tiles, "fits", lambda _, members: len(members) <= 3)
+    module = fused(
+        "%x = f32[16,16] parameter(0)",
+        "%zero = f32[] constant(0)",
+        "%a = f32[16,16] tanh(%x)",
+        "%d = f32[16,16] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "%b = f32[16,16] add(%a, %a)",
+        "%r = f32[16] reduce(%b, %zero), dimensions={1}, to_apply=%sum",
+        "%l = f32[16,16] broadcast(%r), dimensions={0}",
+        "%c = f32[16,16] multiply(%l, %x)",
+        "%all = (f32[16,16], f32[16,16], f32[16,16]) tuple(%c, %a, %d)",
+    )
+    assert fusions(module) == [(["a", "b"], ["a", "b"]), (["zero", "r", "l", "c"], ["c"])]
+
+
 def test_a_dead_result_goes_with_what_only_it_needed():
     module = fused(
         "%x = f32[8,16] parameter(0)",
