@@ -180,14 +180,6 @@ def elements_by_engine(work: Iterable[tuple[Engine, InstructionCosts]]) -> dict[
     return elements
 
 
-def busiest_engine(elements: Mapping[Engine, int]) -> Engine:
-    """The engine that works longest: products on the Tensor engine take more than all else."""
-    if Engine.TENSOR in elements:
-        return Engine.TENSOR
-    is_scalar = 2 * elements.get(Engine.SCALAR, 0) > sum(elements.values())
-    return Engine.SCALAR if is_scalar else Engine.VECTOR
-
-
 def _costs_of(computation: Computation, rows: _Rows, results: Values) -> InstructionCosts:
     """The work of all rows; each parameter is read once, each result is written once."""
     read = [0] * rows.parameters

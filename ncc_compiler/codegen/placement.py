@@ -254,15 +254,28 @@ def _in_place_pairs(lowered: LoweredProgram, step: ProgramStep) -> Iterator[tupl
     """A result and an operand, by position, where the one may be written over the other."""
     results = [lowered.tensors[tensor].type for tensor in step.results]
     operands = [lowered.tensors[tensor].type for tensor in step.operands]
-    homes = [lowered.tensors[tensor].buffer for tensor in step.operands]
+    read: dict[int, list[int]] = {}  # by buffer, the operands that lie there
+    for operand, tensor in enumerate(step.operands):
+        read.setdefault(lowered.tensors[tensor].buffer, []).append(operand)
+    alike: dict[object, list[list[int]]] = {}  # by size and shape
+    for same in read.values():
+        kind = operands[same[0]]
+        alike.setdefault((kind.shape, kind.size_bytes), []).append(same)
     fusion = lowered.fusion_of(step)
-    for result in range(len(results)):
-        for operand, home in enumerate(homes):
-            same = [k for k, other in enumerate(homes) if other == home]
-            if same[0] == operand and all(
-                may_overwrite(step.opcode, results, operands, result, k, fusion) for k in same
-            ):
-                yield result, operand
+    known: dict[object, bool] = {}  # of a fusion, which says the same of all arrays of one shape
+    for result, kind in enumerate(results):
+        key = (kind.shape, kind.size_bytes)
+        for same in alike.get(key, ()):
+            may = known.get(key) if len(same) == 1 else None
+            if may is None:
+                may = all(
+                    may_overwrite(step.opcode, results, operands, result, operand, fusion)
+                    for operand in same
+                )
+            if fusion is not None and len(same) == 1:
+                known[key] = may
+            if may:
+                yield result, same[0]
 
 
 # Addresses

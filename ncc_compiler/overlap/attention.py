@@ -240,58 +240,52 @@ class _Search:
             return None
         elements = self._nodes[exponential].array.elements
         scores = self._products_of([exponential], elements)
-        made = self._behind(scores)
-        if not scores or made is None:
+        softmax = self._behind(scores)  # and whatever else is made of the scores
+        if not scores or softmax is None:
             return None
-        sinks = sorted(
-            {user for p in made for user in self._users[p] if self._graph.is_product(user)}
+        consumers = sorted(
+            {user for p in softmax for user in self._users[p] if self._graph.is_product(user)}
         )
-        everything = {*scores, *made, *sinks}
-        classes = tiling(self._body, everything).classes
+        classes = tiling(self._body, {*scores, *softmax, *consumers}).classes
         keys = {
-            classes[self._inner_operand(total, made)][d]
+            classes[self._inner_operand(total, softmax)][d]
             for total in sums
             for d in self._nodes[total].integers("dimensions")
         }
-
-        def has_keys(position: int) -> bool:
-            shape = self._nodes[position].array.shape
-            return any(
-                kind in keys and size != 1
-                for kind, size in zip(classes[position], shape, strict=True)
-            )
-
-        forward_sinks, backward_sinks, others = [], [], set[int]()
-        for sink in sinks:
-            read = [operand for operand in self._nodes[sink].operands if operand in made]
-            gradients = self._products_of(read, elements) - scores
-            others |= gradients
-            if len(read) == 1 and not gradients and self._contracts(sink, read[0], keys, classes):
-                forward_sinks.append(sink)
-            else:
-                backward_sinks.append(sink)
-        forward = self._between(forward_sinks, scores | made)
+        results, gradients = [], []  # products of probabilities and values; all others
+        gradient_scores = set[int]()  # products of the scores' size that gradients depend on
+        for consumer in consumers:
+            read = [operand for operand in self._nodes[consumer].operands if operand in softmax]
+            others = self._products_of(read, elements) - scores
+            gradient_scores |= others
+            is_one = len(read) == 1 and not others
+            is_result = is_one and self._contracts(consumer, read[0], keys, classes)
+            (results if is_result else gradients).append(consumer)
+        forward = self._between(results, scores | softmax)
         if forward:
             forward |= scores
-        made_of_others = self._behind(others)
-        if made_of_others is None or not (forward or others):
+        behind_gradients = self._behind(gradient_scores)
+        if behind_gradients is None or not (forward or gradient_scores):
             return None
-        inside = scores | made | others | made_of_others
-        again: set[int] = set()
-        backward = set(backward_sinks)
-        pending = list(backward_sinks)
-        while pending:
-            for operand in self._nodes[pending.pop()].operands:
-                if operand not in inside or operand in again or operand in backward:
-                    continue
-                if operand in forward and not has_keys(operand):
-                    continue  # the forward cluster gives it
-                (again if operand in forward else backward).add(operand)
-                pending.append(operand)
+        given = {p for p in forward if not self._has_any(p, keys, classes)}
+        inside = (scores | softmax | gradient_scores | behind_gradients) - given
+        needed = self._between(gradients, inside)
         found = Attention(
-            frozenset(forward), frozenset(backward), frozenset(again), frozenset(scores)
+            frozenset(forward),
+            frozenset(needed - forward),
+            frozenset(needed & forward),
+            frozenset(scores),
         )
         return found if self._pays(found) else None
+
+    def _has_any(
+        self, position: int, kinds: Collection[int], classes: Mapping[int, Sequence[int]]
+    ) -> bool:
+        """Whether a value has more than one element of any of these classes."""
+        shape = self._nodes[position].array.shape
+        return any(
+            kind in kinds and size != 1 for kind, size in zip(classes[position], shape, strict=True)
+        )
 
     # Walks through what is fused
 

@@ -20,7 +20,7 @@ reduction of it, which costs little beside the value's own work.
 
 import enum
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -55,7 +55,7 @@ _ELEMENTWISE = frozenset(
 
 
 _MANY = 64
-"""Nodes of which one is asked whether they fit SBUF, although none is a reduction."""
+"""From so many nodes on a cluster is asked only now and then whether it fits SBUF."""
 
 _MUCH = 64
 """An array that is so many times smaller than another costs nothing beside it."""
@@ -105,7 +105,7 @@ class Clustering:
     """The clusters of a computation, and what stays by itself."""
 
     clusters: tuple[Cluster, ...]
-    stands: tuple[bool, ...]  # by node
+    stands: tuple[bool, ...]  # by node: whether it is computed outside of clusters, too
     anti_dependences: Mapping[int, Sequence[int]]  # by node: others that stay before it
 
 
@@ -214,7 +214,7 @@ def fusion_ranks(
             users[before].append(position)
             missing[position] += 1
     keys = [
-        (region, _turn(module, node, role), position)
+        (region, _priority(module, node, role), position)
         for position, (node, role, region) in enumerate(
             zip(body.nodes, roles, region_ids, strict=True)
         )
@@ -235,7 +235,7 @@ def fusion_ranks(
     return ranks
 
 
-def _turn(module: Module, node: Node, role: Role) -> int:
+def _priority(module: Module, node: Node, role: Role) -> int:
     """Smaller goes first."""
     if role is not Role.OTHER or node.op in ("constant", "parameter"):
         return 0
@@ -243,7 +243,7 @@ def _turn(module: Module, node: Node, role: Role) -> int:
 
 
 @attrs.define(eq=False)
-class _Open:
+class _OpenCluster:
     """A cluster that may still grow."""
 
     last: int  # the node that it began with
@@ -291,7 +291,7 @@ class _Walk:
         self._heavy_by_rank = np.cumsum(heavy[by_rank]).tolist()
         self._last_use = [max(users, default=0) for users in self._users]
         self._last_use[body.root] = count
-        self._cluster: dict[int, _Open] = {}  # by the last node of each
+        self._cluster: dict[int, _OpenCluster] = {}  # by the last node of each
         self._parent = list(range(count + 1))  # of clusters that have joined others
         # What reads a node's operands on its behalf: the node, or clusters with copies of it.
         self._reads_as: list[tuple[int, ...]] = [()] * count
@@ -321,6 +321,7 @@ class _Walk:
         return reader
 
     def _label(self, reader: int) -> int:
+        """A rank that what this reads stays below: of its cluster, of what reads a name first."""
         cluster = self._cluster.get(reader)
         return cluster.rank if cluster else self._labels[reader]
 
@@ -356,18 +357,18 @@ class _Walk:
             copied.append(position)
         return tuple(copied)
 
-    def _takes_copy(self, cluster: _Open, position: int) -> bool:
+    def _takes_copy(self, cluster: _OpenCluster, position: int) -> bool:
         is_small = len(cluster.members) + len(cluster.copies) < self._limit_nodes
         return is_small and self._stays_before(cluster, self._writers.get(position, ()))
 
-    def _stays_before(self, cluster: _Open, writers: Sequence[int] | set[int]) -> bool:
+    def _stays_before(self, cluster: _OpenCluster, writers: Sequence[int] | set[int]) -> bool:
         """Whether these nodes, or their clusters, come after the cluster."""
         return all(self._label(self._find(writer)) > cluster.rank for writer in writers)
 
     def _open(self, position: int, readers: set[int]) -> None:
         """Begin a cluster with a node that is its last."""
         node = self._body.nodes[position]
-        self._cluster[position] = _Open(
+        self._cluster[position] = _OpenCluster(
             last=position,
             rank=self._ranks[position],
             at=position,
@@ -413,7 +414,7 @@ class _Walk:
             if self._may_merge(cluster, self._cluster[other], node.array.elements):
                 cluster = self._merge(cluster, self._cluster[other])
 
-    def _may_join(self, cluster: _Open, position: int, others: set[int]) -> bool:
+    def _may_join(self, cluster: _OpenCluster, position: int, others: set[int]) -> bool:
         """Whether a node may become part of a cluster that reads it, as a result if others do."""
         node = self._body.nodes[position]
         if self._regions[position] != cluster.region:
@@ -432,11 +433,12 @@ class _Walk:
         is_ahead = not others and self._is_ahead(cluster, position)
         if self._before[position] != cluster.before and not is_ahead:
             return False
-        is_placed = self._place_with(cluster, position, bool(others)) is not None
-        if not is_placed or not self._is_to_check(cluster, node):
-            return is_placed
+        if self._place_with(cluster, position, bool(others)) is None:
+            return False
         if node.op == "reduce" and not self._is_held(node):
             return False
+        if not self._is_to_check(cluster, node):
+            return True
         return self._fits((*cluster.members, *cluster.copies, position))
 
     def _is_held(self, node: Node) -> bool:
@@ -446,15 +448,20 @@ class _Walk:
         row_bytes = array.size_bytes // max(1, node.array.elements)
         return rows * row_bytes <= tiles.TILE_BYTES
 
-    def _is_to_check(self, cluster: _Open, node: Node) -> bool:
+    def _is_to_check(self, cluster: _OpenCluster, node: Node) -> bool:
         """Whether to ask if a cluster fits with a node; that takes time, so not for each one.
 
-        Reductions decide most of it. In the end all are asked for, and what joined since goes.
+        Reductions decide most of it. A large cluster is asked when it has grown by half, so that
+        all answers together take linear time. In the end all are asked for, and cut if they do not
+        fit (`_instructions`).
         """
         size = len(cluster.members)
-        return node.op == "reduce" or (size >= _MANY and size & (size - 1) == 0)
+        if size < _MANY:
+            return node.op == "reduce"
+        has_grown = 2 * size >= 3 * cluster.fitting
+        return size & (size - 1) == 0 or (node.op == "reduce" and has_grown)
 
-    def _is_ahead(self, cluster: _Open, position: int) -> bool:
+    def _is_ahead(self, cluster: _OpenCluster, position: int) -> bool:
         """Whether a node could run before collectives that the cluster waits for, but need not.
 
         If the cluster reads what the node reads in place of what it makes, that is no more bytes,
@@ -496,7 +503,7 @@ class _Walk:
                     sources.add(operand)
         return sources
 
-    def _place_with(self, cluster: _Open, position: int, has_others: bool) -> int | None:
+    def _place_with(self, cluster: _OpenCluster, position: int, has_others: bool) -> int | None:
         """Where a cluster stands once a node has joined it; None if that would cost memory.
 
         It matters where heavy operations lie between them: arrays may live long there. What others
@@ -517,7 +524,7 @@ class _Walk:
             return cluster.at
         return position if is_early else None
 
-    def _may_merge(self, cluster: _Open, later: _Open, shared: int) -> bool:
+    def _may_merge(self, cluster: _OpenCluster, later: _OpenCluster, shared: int) -> bool:
         """Whether a cluster may join a later one that reads `shared` elements as it does."""
         if cluster.region != later.region or cluster.before != later.before:
             return False
@@ -542,11 +549,11 @@ class _Walk:
         both = (cluster, later)
         return self._fits({p for one in both for p in (*one.members, *one.copies)})
 
-    def _outside(self, cluster: _Open) -> set[int]:
+    def _outside(self, cluster: _OpenCluster) -> set[int]:
         """What reads a cluster's results."""
         return {self._find(reader) for reader in cluster.readers} - {cluster.last}
 
-    def _merge(self, cluster: _Open, later: _Open) -> _Open:
+    def _merge(self, cluster: _OpenCluster, later: _OpenCluster) -> _OpenCluster:
         """Join a cluster to a later one."""
         readers = self._outside(cluster)
         later.members += cluster.members
@@ -573,11 +580,7 @@ class _Walk:
     def clustering(self) -> Clustering:
         """What came of the walk."""
         body = self._body
-        sets = [
-            found
-            for cluster in self._cluster.values()
-            if (found := self._instruction(cluster)) is not None
-        ]
+        sets = [found for each in self._cluster.values() for found in self._instructions(each)]
         is_read = [False] * len(body.nodes)  # by a node that stands, or by another cluster
         is_read[body.root] = True
         inner: set[int] = set()
@@ -618,13 +621,35 @@ class _Walk:
                 found.add(position)
         return found
 
-    def _instruction(self, cluster: _Open) -> tuple[set[int], set[int], int] | None:
-        """The members and copies of a cluster, and its place; None if it saves no instruction."""
-        nodes, members = self._body.nodes, set(cluster.members)
-        copies = self._copies(members, cluster.copies)
-        if len(members) > cluster.fitting and not self._fits((*members, *copies)):
-            members = set(cluster.members[: cluster.fitting])
+    def _instructions(self, cluster: _OpenCluster) -> Iterator[tuple[set[int], set[int], int]]:
+        """Members, copies and place of each instruction that a cluster becomes.
+
+        That is one, unless it does not fit. Then it is cut where its nodes joined: no node that
+        joined later reads one that joined earlier, so the parts wait for each other in one
+        direction. What saves no instruction is left out.
+        """
+        nodes, left, fitting = self._body.nodes, cluster.members, cluster.fitting
+        while left:
+            members = set(left)
             copies = self._copies(members, cluster.copies)
-        made = [p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"]
-        instructions = len(members) + len(made)
-        return (members, copies, cluster.at) if instructions > 1 else None
+            if len(left) > fitting and not self._fits((*members, *copies)):
+                members = set(left[: self._most_fitting(cluster, left, fitting)])
+                copies = self._copies(members, cluster.copies)
+            made = [
+                p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"
+            ]
+            if len(members) + len(made) > 1:
+                yield members, copies, cluster.at if cluster.at in members else max(members)
+            left, fitting = left[len(members) :], 1
+
+    def _most_fitting(self, cluster: _OpenCluster, members: Sequence[int], fitting: int) -> int:
+        """How many of these members fit, in their order, at least; not all do."""
+        too_many = len(members)
+        while too_many - fitting > 1:
+            middle = (fitting + too_many) // 2
+            part = set(members[:middle])
+            if self._fits((*part, *self._copies(part, cluster.copies))):
+                fitting = middle
+            else:
+                too_many = middle
+        return fitting

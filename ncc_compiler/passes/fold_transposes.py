@@ -139,12 +139,12 @@ class _Folding:
         if self._takes(node, order):
             self._turned.update(dict.fromkeys(path, order))
 
-    def _source(self, node: Node) -> int | None:
+    def _source(self, node: Node) -> NodeId | None:
         """The array that an op takes apart element by element, beside splats."""
         if node.op not in _PER_ELEMENT or not isinstance(node.type, ArrayType):
             return None
         arrays = [operand for operand in node.operands if not self._is_splat(operand)]
-        return int(arrays[0]) if len(arrays) == 1 else None
+        return arrays[0] if len(arrays) == 1 else None
 
     def _is_splat(self, operand: int) -> bool:
         node = self._body.nodes[operand]

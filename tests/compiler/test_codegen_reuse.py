@@ -7,6 +7,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.codegen import placement
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.neff.isa import ENGINES, Engine
 from ncc_runtime.neff.program import Program
@@ -131,3 +132,31 @@ def test_an_update_in_place_costs_its_slice() -> None:
 def test_a_copy_of_what_nobody_else_reads_is_no_instruction() -> None:
     program = compiled(*LINES, "%c = f32[4] copy(%a)", "%z = f32[4] abs(%c)")
     assert copied_bytes(program) == []
+
+
+def test_whether_a_fusion_may_overwrite_is_asked_once_for_each_shape(monkeypatch):
+    """Not for each pair of its results and operands."""
+    count, asked = 40, []
+    may_overwrite = placement.may_overwrite
+    monkeypatch.setattr(
+        placement, "may_overwrite", lambda *call: asked.append(call) or may_overwrite(*call)
+    )
+    sort = "dimensions={0}, to_apply=less"
+    lines = [f"x{k} = f32[64] parameter({k})" for k in range(count)]
+    lines += [f"s{k} = f32[64] sort(x{k}), {sort}" for k in range(count)]
+    lines += [f"y{k} = f32[64] tanh(s{k})" for k in range(count)]
+    lines += [f"z{k} = f32[64] sort(y{k}), {sort}" for k in range(count)]
+    parts = ", ".join(f"y{k}" for k in range(count))
+    lines += [f"whole = f32[{64 * count}] concatenate({parts}), dimensions={{0}}"]
+    kinds = ", ".join(["f32[64]"] * count)
+    results = ", ".join(f"z{k}" for k in range(count))
+    less = (
+        "less { a = f32[] parameter(0) b = f32[] parameter(1) "
+        "ROOT c = pred[] compare(a, b), direction=LT }"
+    )
+    root = f"ROOT r = ({kinds}, f32[{64 * count}]) tuple({results}, whole)"
+    body = "\n".join([*lines, root])
+    program = ncc_compiler.compile_text(f"{less}\nENTRY e {{ {body} }}").program
+    (fusion,) = program.fusions
+    assert len(fusion.results) == count + 1
+    assert len(asked) < 5 * count

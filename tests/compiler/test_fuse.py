@@ -15,6 +15,7 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.text.printer import print_module
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.options import CompileOptions
+from ncc_compiler.overlap import clusters, tiles
 from ncc_compiler.overlap.analyses import ancestors_among
 from ncc_compiler.overlap.clusters import clusters_of
 from ncc_compiler.overlap.fuse import Fuse
@@ -23,6 +24,8 @@ from ncc_compiler.passes.manager import run_passes
 from ncc_compiler.passes.remove_dead_code import RemoveDeadCode
 from ncc_compiler.passes.simplify import Simplify
 from ncc_compiler.pipelines import pipeline
+from tests import draws_folding_ops as folding
+from tests import draws_local_ops as local
 from tests.compiler.small_modules import SUM, assert_same_bits, entry_ops, load
 from tests.draws_graphs import cases, random_array
 from tests.draws_training import training_steps
@@ -31,6 +34,12 @@ from tests.reference_runs import reference_outputs
 
 FUSE = Fuse(enabled=1)
 PROGRAMS = sorted((Path(__file__).parents[1] / "data" / "hlo").glob("*.hlo"))
+CHAINS = st.sampled_from(
+    (
+        *(local.float_unary, local.float_binary, local.convert, local.broadcast, local.select),
+        *(local.float_binary, local.iota, local.compare, folding.reduce),
+    )
+)
 MAX = SUM.replace("%sum", "%max").replace("add(", "maximum(")
 
 
@@ -372,6 +381,7 @@ def check(before: Module, after: Module) -> None:
                 assert read | {inner.root} == set(range(len(inner.nodes)))
 
 
+_COMPUTED = frozenset({"tanh", "add", "multiply", "maximum", "reduce", "select", "compare"})
 _INSTRUCTIONS = frozenset(OPS) - {"parameter", "constant", "tuple", "reshape", "bitcast"}
 
 
@@ -393,6 +403,27 @@ def test_fusion_keeps_every_bit_of_random_steps(text):
     check(before, after)
     inputs = [np.random.default_rng(k).integers(-3, 3, (4, 8, 8), np.int32) for k in range(2)]
     assert_same_bits(reference_outputs(after, inputs), reference_outputs(before, inputs))
+
+
+@settings(max_examples=examples(60))
+@given(
+    case=cases(most_ops=40, least_ops=15, ops=CHAINS),
+    most=st.integers(1, 6),
+    many=st.sampled_from([1, 4]),
+)
+def test_clusters_that_do_not_fit_are_cut_and_keep_every_bit(case, most, many):
+    """With an SBUF that holds so many operations, asked for from so many on seldom."""
+    before = run_passes(case.module, [InlineCalls(), Simplify(), RemoveDeadCode()])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "fits", lambda _, members: len(members) <= most)
+        patch.setattr(clusters, "_MANY", many)
+        after = run_passes(before, [FUSE], verify_each=True)
+    for body in bodies(after):
+        for node in body.nodes:
+            if node.op == "fusion":
+                rows = after.computations[node.callee("calls")].nodes
+                assert sum(row.op in _COMPUTED for row in rows) <= most
+    assert_same_bits(reference_outputs(after, case.inputs), reference_outputs(before, case.inputs))
 
 
 @pytest.mark.parametrize(
@@ -455,6 +486,55 @@ def test_fusion_takes_linear_time():
         seconds.append(time.process_time() - start)
         assert len(fusions(after)) >= length // 10 - 2
     assert seconds[1] < 30 * seconds[0] + 0.1
+
+
+def softmaxes(count: int) -> Module:
+    """One softmax after the other."""
+    lines = [
+        "%x0 = f32[16,16] parameter(0)",
+        "%zero = f32[] constant(0)",
+        "%low = f32[] constant(-inf)",
+    ]
+    for k in range(count):
+        lines += [
+            f"%m{k} = f32[16] reduce(%x{k}, %low), dimensions={{1}}, to_apply=%max",
+            f"%l{k} = f32[16,16] broadcast(%m{k}), dimensions={{0}}",
+            f"%d{k} = f32[16,16] subtract(%x{k}, %l{k})",
+            f"%e{k} = f32[16,16] exponential(%d{k})",
+            f"%s{k} = f32[16] reduce(%e{k}, %zero), dimensions={{1}}, to_apply=%sum",
+            f"%b{k} = f32[16,16] broadcast(%s{k}), dimensions={{0}}",
+            f"%x{k + 1} = f32[16,16] divide(%e{k}, %b{k})",
+        ]
+    return load(*lines, before=SUM + MAX)
+
+
+def test_whether_long_clusters_fit_is_asked_in_linear_time(monkeypatch):
+    asked = []
+    fits = tiles.fits
+    monkeypatch.setattr(
+        tiles, "fits", lambda body, members: asked.append(len(members)) or fits(body, members)
+    )
+    module = softmaxes(300)
+    after = FUSE.run(module)
+    assert len(fusions(after)) == len(module.entry_computation.nodes) // 512 + 1
+    assert sum(asked) < 6 * len(module.entry_computation.nodes)
+
+
+def test_a_cluster_in_the_place_of_its_first_node_is_cut_behind_that(monkeypatch):
+    """It stands before the product, where %a does, which then is none of the part that fits."""
+    monkeypatch.setattr(tiles, "fits", lambda _, members: len(members) <= 3)
+    module = fused(
+        "%x = f32[16,16] parameter(0)",
+        "%zero = f32[] constant(0)",
+        "%a = f32[16,16] tanh(%x)",
+        "%d = f32[16,16] dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        "%b = f32[16,16] add(%a, %a)",
+        "%r = f32[16] reduce(%b, %zero), dimensions={1}, to_apply=%sum",
+        "%l = f32[16,16] broadcast(%r), dimensions={0}",
+        "%c = f32[16,16] multiply(%l, %x)",
+        "%all = (f32[16,16], f32[16,16], f32[16,16]) tuple(%c, %a, %d)",
+    )
+    assert fusions(module) == [(["a", "b"], ["a", "b"]), (["zero", "r", "l", "c"], ["c"])]
 
 
 def test_a_dead_result_goes_with_what_only_it_needed():
