@@ -1,6 +1,7 @@
 """How passes make new computations: nodes in order, each under a name of its own."""
 
 import heapq
+import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
@@ -85,7 +86,11 @@ class Rebuild:
         return kind
 
     def finish(self) -> Computation:
-        root = self.new_ids[self._old.root]
+        """The new computation; the old one if nothing is new."""
+        root, old = self.new_ids[self._old.root], self._old
+        is_old = len(self.nodes) == len(old.nodes) and all(map(operator.is_, self.nodes, old.nodes))
+        if root == old.root and is_old:
+            return old
         return attrs.evolve(self._old, nodes=tuple(self.nodes), root=root)
 
 
