@@ -6,6 +6,7 @@ elsewhere, and become parameters behind those of the computation. Tuples cost no
 rows that move nothing.
 """
 
+import functools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
@@ -24,7 +25,7 @@ from ncc_compiler.codegen.regions import (
     spelling,
 )
 from ncc_compiler.codegen.select import REGIONS
-from ncc_compiler.ir.graph import Callee, Computation, Module, Node
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node, SourceFrame
 from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
@@ -37,7 +38,7 @@ from ncc_runtime.neff.program import (
     Fusion,
     ValueType,
 )
-from ncc_runtime.neff.work import work_of_fusion
+from ncc_runtime.neff.work import phases_of_fusion
 
 Values = tuple[int, ...]
 
@@ -62,8 +63,13 @@ def fused_computation(
 
     Raises CompileError for costs that cannot be counted, and for a region that no engine runs.
     """
-    rows, called = _rows_of(module, computation)
-    numbers = [regions.number(region) for region in called]
+    names = dict.fromkeys(name for node in computation.nodes for _, name in node.callees())
+    called = tuple([module.computations[name] for name in names])
+    numbers = tuple([regions.number(region) for region in called])
+    known = _KNOWN.get(computation)
+    if known is not None and known.is_for(module, called, numbers):
+        return known.fused
+    rows = _rows_of(module, computation, called)
     fusion = Fusion(
         name=computation.name,
         values=rows.values,
@@ -72,12 +78,32 @@ def fused_computation(
         results=rows.results,
     )
     nodes = computation.nodes
-    return FusedComputation(
+    fused = FusedComputation(
         LoweredFusion(fusion, tuple([origin_of(module, nodes[node]) for node in rows.nodes])),
         tuple([nodes[constant] for constant in rows.constants]),
         rows.engine,
         rows.costs,
     )
+    _KNOWN.set(computation, _Known(fused, rows, module.frames, called, numbers))
+    return fused
+
+
+@attrs.frozen
+class _Known:
+    """The fusion that a computation was, and all that this depended on beside it."""
+
+    fused: FusedComputation
+    rows: "FusedRows"  # kept for computations that are alike
+    frames: Mapping[int, SourceFrame]
+    called: tuple[Computation, ...]
+    numbers: tuple[int, ...]
+
+    def is_for(
+        self, module: Module, called: Sequence[Computation], numbers: tuple[int, ...]
+    ) -> bool:
+        """Whether it is the same in this module, where its regions are these."""
+        is_same = all(map(operator.is_, self.called, called))
+        return is_same and self.numbers == numbers and self.frames is module.frames
 
 
 _REGION_NUMBERS = frozenset(name for names in REGIONS.values() for name in names.values())
@@ -110,18 +136,15 @@ class FusedRows:
 
 
 # Models repeat their layers, and a program is lowered more than once, to know its memory.
-_ROWS = IdentityMemo[Computation, tuple[FusedRows, tuple[Computation, ...]]]()
+_KNOWN = IdentityMemo[Computation, _Known]()
 _ALIKE: WeakValueDictionary[object, FusedRows] = WeakValueDictionary()
 
 
-def _rows_of(module: Module, computation: Computation) -> tuple[FusedRows, tuple[Computation, ...]]:
-    """The rows of a computation, and the regions that they call, in the order of first calls."""
-    names = dict.fromkeys(name for node in computation.nodes for _, name in node.callees())
-    called = tuple([module.computations[name] for name in names])
-    known = _ROWS.get(computation)
-    if known is not None and all(map(operator.is_, known[1], called)):
-        return known
-    places = {name: place for place, name in enumerate(names)}
+def _rows_of(
+    module: Module, computation: Computation, called: tuple[Computation, ...]
+) -> FusedRows:
+    """The rows of a computation, with regions by their places among those that it calls."""
+    places = {region.name: place for place, region in enumerate(called)}
     key = (
         tuple([_what_it_does(node, places) for node in computation.nodes]),
         computation.root,
@@ -130,8 +153,7 @@ def _rows_of(module: Module, computation: Computation) -> tuple[FusedRows, tuple
     rows = _ALIKE.get(key)
     if rows is None:
         rows = _ALIKE[key] = _made_rows(module, computation, called)
-    _ROWS.set(computation, (rows, called))
-    return rows, called
+    return rows
 
 
 def _what_it_does(node: Node, places: Mapping[str, int]) -> object:
@@ -157,7 +179,7 @@ def _made_rows(
         if node.op != "parameter":
             rows.add(position, node)
     results = rows.results()
-    values = tuple([ValueType(kind.dtype, kind.shape) for kind in rows.types])
+    values = tuple(map(_value_type, rows.types))
     body = tuple(rows.body)
     fusion = Fusion(computation.name, values, rows.parameters, body, results)
     return FusedRows(
@@ -167,9 +189,14 @@ def _made_rows(
         results,
         tuple(rows.nodes),
         rows.constants,
-        engine_of(work_of_fusion(fusion, [region_of(region) for region in called])),
+        engine_of(phases_of_fusion(fusion, [region_of(region) for region in called])),
         _costs_of(computation, rows, results),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _value_type(kind: ArrayType) -> ValueType:
+    return ValueType(kind.dtype, kind.shape)
 
 
 class _Rows:

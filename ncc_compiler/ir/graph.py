@@ -4,7 +4,7 @@ Operands are positions in the same computation and always smaller than the node'
 a graph is acyclic by construction. Everything is frozen; passes build new computations.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NewType, TypeAlias
 
 import attrs
@@ -178,11 +178,17 @@ class Node:
         assert isinstance(value, Callee), (self.name, key)
         return value.name
 
-    def callees(self) -> Iterator[tuple[str, str]]:
+    def callees(self) -> Sequence[tuple[str, str]]:
         """Pairs of an attribute's key and the name of a computation in it."""
-        for key, value in self.attributes.items():
-            for name in names_in(value):
-                yield key, name
+        return [
+            (key, name)
+            for key, value in self.attributes.items()
+            if isinstance(value, _NAMING)
+            for name in names_in(value)
+        ]
+
+
+_NAMING = (Callee, Callees)
 
 
 def names_in(value: Attribute) -> tuple[str, ...]:

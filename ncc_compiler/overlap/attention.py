@@ -38,7 +38,7 @@ from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.overlap.tiles import fits, tiling
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_compiler.passes.rebuild import Rebuild, users_of, with_computations
 from ncc_runtime.neff.shared.reductions import Reduction
 
 _MOST_NODES = 400
@@ -78,7 +78,7 @@ class FuseAttention(Pass):
             if name in running and not any(node.op == "fusion" for node in body.nodes):
                 body = _with_attention_fused(module, body, computations)
             computations[name] = body
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _with_attention_fused(

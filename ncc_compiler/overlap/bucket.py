@@ -58,6 +58,7 @@ from ncc_compiler.passes.rebuild import (
     provenance,
     rewrite_module,
     stable_order,
+    with_computations,
 )
 
 BUCKETED = frozenset(
@@ -128,7 +129,7 @@ class Bucket(Pass):
                 computations[name] = (
                     scheduled if self._is_later(module, joined, scheduled) else joined
                 )
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
     def _is_later(self, module: Module, joined: Computation, scheduled: Computation) -> bool:
         """Whether buckets end later where collectives are quick, by more than a little."""

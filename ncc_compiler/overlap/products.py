@@ -40,6 +40,7 @@ from ncc_compiler.passes.rebuild import (
     reachable,
     unused_name,
     users_of,
+    with_computations,
 )
 
 _SHARE = 8
@@ -63,7 +64,7 @@ class FuseProducts(Pass):
             if name in running and any(node.op == "dot" for node in body.nodes):
                 body = _Joining(module, body, computations).run()
             computations[name] = body
-        return attrs.evolve(module, computations=reachable(computations, module.entry))
+        return with_computations(module, reachable(computations, module.entry))
 
 
 @attrs.frozen

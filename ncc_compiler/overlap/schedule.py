@@ -45,7 +45,7 @@ from ncc_compiler.overlap.cost_model import CONTROL_FLOW, LIKELY, SPEEDS, OpWork
 from ncc_compiler.overlap.memory_limit import first_within
 from ncc_compiler.overlap.order_constraints import UpdateOrder, anti_dependences, shifted_starts
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild
+from ncc_compiler.passes.rebuild import Rebuild, with_computations
 from ncc_runtime.neff.isa import ENGINES, Engine
 
 Priority = tuple[int, ...]
@@ -321,7 +321,7 @@ class Schedule(Pass):
                 order = self.order(module, body, works_of(module, body), feeds)
                 if order != [*range(len(order))]:
                     computations[name] = reordered(body, order)
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
     def order(
         self,

@@ -22,7 +22,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_compiler.passes.rebuild import Rebuild, users_of, with_computations
 
 _TRANSPOSE = "transpose"
 _PER_ELEMENT = frozenset({"all-reduce", "convert", "multiply", "divide", "negate"})
@@ -51,7 +51,7 @@ class FoldTransposes(Pass):
             name: _Folding(body).run() if _is_concerned(body) else body
             for name, body in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _is_concerned(body: Computation) -> bool:

@@ -148,7 +148,15 @@ def rewrite_module(
         else computation
         for name, computation in module.computations.items()
     }
-    return attrs.evolve(module, computations=computations)
+    return with_computations(module, computations)
+
+
+def with_computations(module: Module, computations: Mapping[str, Computation]) -> Module:
+    """The module with these computations; the same one if they are those that it has."""
+    is_same = len(computations) == len(module.computations) and all(
+        map(operator.is_, computations.values(), module.computations.values())
+    )
+    return module if is_same else attrs.evolve(module, computations=computations)
 
 
 def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:

@@ -205,10 +205,24 @@ def _by_sequencer(read: Iterable[Typed], written: Iterable[Typed]) -> Work:
 
 def work_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Work:
     """The work of an instruction that performs a fusion."""
-    values, body = fusion.values, fusion.body
-    if _is_of_sequencer((row.opcode for row in body), values):
-        return _by_sequencer(values[: fusion.parameters], fusion.types(fusion.results))
-    return Body(values, fusion.parameters, body, fusion.results, regions).work()
+    body = _body_of_fusion(fusion, regions)
+    if body is not None:
+        return body.work()
+    return _by_sequencer(fusion.values[: fusion.parameters], fusion.types(fusion.results))
+
+
+def phases_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> tuple[Phase, ...]:
+    """The phases of its work."""
+    body = _body_of_fusion(fusion, regions)
+    return () if body is None else body.phases()
+
+
+def _body_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> "Body | None":
+    """Its rows; None if registers of a sequencer do all of it."""
+    values, rows = fusion.values, fusion.body
+    if _is_of_sequencer((row.opcode for row in rows), values):
+        return None
+    return Body(values, fusion.parameters, rows, fusion.results, regions)
 
 
 # Which instruction of an engine a row is
@@ -731,6 +745,11 @@ class Body:
             tables=max(0, len(tables) - 1),
             overlaps=is_product,
         )
+
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases of that work."""
+        level, chains, _ = self._levels()
+        return self._phases(level, chains)
 
     def _levels(self) -> tuple[list[int], list[tuple[int, ...]], bool]:
         """The phase of each row, the longest chain of instructions to it, whether there are

@@ -46,6 +46,8 @@ class DType(enum.Enum):
     C64 = "c64"
     C128 = "c128"
 
+    __hash__ = object.__hash__  # each is one object; Enum's own hash is slow, being Python
+
     @property
     def numpy(self) -> np.dtype:
         """The numpy dtype that holds one element (from ml_dtypes where numpy has none)."""
