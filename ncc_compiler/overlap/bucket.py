@@ -18,7 +18,7 @@ form a cycle. Nothing is concatenated: operands and results stay where they are.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import attrs
@@ -45,12 +45,13 @@ from ncc_compiler.overlap.cost_model import (
     PER_COLLECTIVE_BYTE,
     SPEEDS,
     START,
+    OpWork,
     larger_side,
     works_of,
 )
 from ncc_compiler.overlap.erase_tokens import has_token
 from ncc_compiler.overlap.memory_limit import first_within
-from ncc_compiler.overlap.schedule import Schedule, ends_of, reordered
+from ncc_compiler.overlap.schedule import Orders, Schedule, ends_of, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import (
     Rebuild,
@@ -105,36 +106,48 @@ class Bucket(Pass):
     def run(self, module: Module) -> Module:
         schedule = Schedule(limit_percent=self.limit_percent)
         fewer = attrs.evolve(self, small_bytes=0)
-        orders = (
-            functools.partial(self._bucketed, module, schedule),
-            functools.partial(fewer._bucketed, module, schedule.strict()),
-        )
-        return first_within(module, orders, self.memory_percent)
-
-    def _bucketed(self, module: Module, schedule: Schedule) -> Module:
-        """The module with buckets of collectives, in the order of a schedule."""
-        computations = dict(module.computations)
+        works: dict[str, Sequence[OpWork]] = {}
+        orders: dict[str, Orders] = {}
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
-                works = works_of(module, body)
-                order = schedule.order(module, body, works, feeds)
-                ordered = [works[position] for position in order]
-                scheduled = reordered(body, order)
-                candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
-                before = ancestors_among(scheduled, candidates)
-                times = compute_times(scheduled, ordered, before)
-                buckets = _Bucketing(self, scheduled, before, times).run(module)
-                joined = _joined(scheduled, [sorted(members) for members in buckets])
-                computations[name] = (
-                    scheduled if self._is_later(module, joined, scheduled) else joined
-                )
+                works[name] = works_of(module, body)
+                orders[name] = schedule.orders(module, body, works[name], feeds)
+        forms = (
+            functools.partial(one._bucketed, module, works, order)
+            for one, order in (
+                (self, lambda name: schedule.order(orders[name])),
+                (fewer, lambda name: schedule.strict().order(orders[name])),
+            )
+        )
+        return first_within(module, forms, self.memory_percent)
+
+    def _bucketed(
+        self,
+        module: Module,
+        works_by_name: Mapping[str, Sequence[OpWork]],
+        order_of: Callable[[str], Sequence[int]],
+    ) -> Module:
+        """The module with buckets of collectives, its computations in these orders."""
+        computations = dict(module.computations)
+        for name, works in works_by_name.items():
+            order = order_of(name)
+            ordered = [works[position] for position in order]
+            scheduled = reordered(module.computations[name], order)
+            candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
+            before = ancestors_among(scheduled, candidates)
+            times = compute_times(scheduled, ordered, before)
+            buckets = _Bucketing(self, scheduled, before, times).run(module)
+            joined = _joined(scheduled, [sorted(members) for members in buckets])
+            is_later = joined is not scheduled and self._is_later(
+                ends_of(joined, works_of(module, joined))[0], ends_of(scheduled, ordered)[0]
+            )
+            computations[name] = scheduled if is_later else joined
         return with_computations(module, computations)
 
-    def _is_later(self, module: Module, joined: Computation, scheduled: Computation) -> bool:
+    def _is_later(self, joined: int, scheduled: int) -> bool:
         """Whether buckets end later where collectives are quick, by more than a little."""
-        little = PER_COLLECTIVE_BYTE * self.small_bytes // 16
-        return ends_of(module, joined)[0] > ends_of(module, scheduled)[0] + little
+        return joined > scheduled + PER_COLLECTIVE_BYTE * self.small_bytes // 16
 
 
 @attrs.define
