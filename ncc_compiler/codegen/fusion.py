@@ -63,8 +63,7 @@ def fused_computation(
 
     Raises CompileError for costs that cannot be counted, and for a region that no engine runs.
     """
-    names = dict.fromkeys(name for node in computation.nodes for _, name in node.callees())
-    called = tuple([module.computations[name] for name in names])
+    called = tuple([module.computations[name] for name in computation.called])
     numbers = tuple([regions.number(region) for region in called])
     known = _KNOWN.get(computation)
     if known is not None and known.is_for(module, called, numbers):

@@ -327,11 +327,8 @@ class _RangeTable:
 
     def __init__(self, lowered: LoweredProgram, order: Order, ranges: Sequence[LiveRange]) -> None:
         steps_of: list[list[int]] = [[] for _ in ENGINES]  # by engine, its steps
-        index: list[int] = []  # by step, its place among those of its engine
         for number, step in enumerate(lowered.steps):
-            its = steps_of[ENGINES.index(step.engine)]
-            index.append(len(its))
-            its.append(number)
+            steps_of[ENGINES.index(step.engine)].append(number)
         self.first = np.array([one.first for one in ranges], np.int64)
         self.size = np.array([one.size for one in ranges], np.int64)
         self.queue = np.array([one.queue for one in ranges], np.int64)
@@ -344,9 +341,10 @@ class _RangeTable:
             if not steps:
                 self._over[queue] = 0
                 continue
-            its, numbers = clocks[steps], np.array([*steps, count])
+            known, numbers = clocks[steps], np.array([*steps, count])
             at = np.max(
-                [np.searchsorted(its[:, k], frontiers[:, k]) for k in range(its.shape[1])], axis=0
+                [np.searchsorted(known[:, k], frontiers[:, k]) for k in range(known.shape[1])],
+                axis=0,
             )
             self._over[queue] = numbers[at]
         self._last = self._over.max(axis=0)

@@ -4,6 +4,7 @@ Operands are positions in the same computation and always smaller than the node'
 a graph is acyclic by construction. Everything is frozen; passes build new computations.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NewType, TypeAlias
 
@@ -41,7 +42,7 @@ class Literal:
             return None
         words = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
         words = words.reshape(self.array.size, -1)
-        return self.array.reshape(-1)[:1].reshape(()) if (words == words[0]).all() else None
+        return self.array.reshape(-1)[:1].reshape(()) if np.all(words == words[0]) else None
 
 
 @attrs.frozen
@@ -214,6 +215,11 @@ class Computation:
             if node.op == "parameter"
         ]
         return tuple(position for _, position in sorted(numbered))
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        """The computations that nodes name, each once, in the order of first uses."""
+        return tuple(dict.fromkeys(name for node in self.nodes for _, name in node.callees()))
 
     def operands_of(self, node: Node) -> Iterator[Node]:
         return (self.nodes[operand] for operand in node.operands)

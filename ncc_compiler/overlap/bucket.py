@@ -51,7 +51,7 @@ from ncc_compiler.overlap.cost_model import (
 )
 from ncc_compiler.overlap.erase_tokens import has_token
 from ncc_compiler.overlap.memory_limit import first_within
-from ncc_compiler.overlap.schedule import Orders, Schedule, ends_of, reordered
+from ncc_compiler.overlap.schedule import Orders, Schedule, earliest_end, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import (
     Rebuild,
@@ -140,7 +140,7 @@ class Bucket(Pass):
             buckets = _Bucketing(self, scheduled, before, times).run(module)
             joined = _joined(scheduled, [sorted(members) for members in buckets])
             is_later = joined is not scheduled and self._is_later(
-                ends_of(joined, works_of(module, joined))[0], ends_of(scheduled, ordered)[0]
+                earliest_end(joined, works_of(module, joined)), earliest_end(scheduled, ordered)
             )
             computations[name] = scheduled if is_later else joined
         return with_computations(module, computations)

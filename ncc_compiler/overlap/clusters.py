@@ -396,7 +396,9 @@ class _Walk:
             self._open(position, readers)
             return
         node = self._body.nodes[position]
-        cluster.at = self._place_with(cluster, position, bool(others))
+        at = self._place_with(cluster, position, bool(others))
+        assert at is not None, node.name
+        cluster.at = at
         cluster.ahead += self._before[position] != cluster.before
         cluster.members.append(position)
         self._parent[position] = cluster.last

@@ -422,13 +422,13 @@ def pays(tasks: Sequence[Task], order: Sequence[int]) -> bool:
     return shares[LIKELY] <= 1 and sum(shares.values()) <= len(SPEEDS)
 
 
-def ends_of(body: Computation, works: Sequence[OpWork]) -> list[int]:
-    """When the last node of a computation ends, in its order, at each of `SPEEDS`."""
+def earliest_end(body: Computation, works: Sequence[OpWork]) -> int:
+    """When the last node of a computation ends, in its order, where collectives are quickest."""
     tasks = [
         Task(work, written_stream(node) or 0, node.operands)
         for node, work in zip(body.nodes, works, strict=True)
     ]
-    return [end_of(tasks, range(len(tasks)), speed) for speed in SPEEDS]
+    return end_of(tasks, range(len(tasks)), SPEEDS[0])
 
 
 def end_of(tasks: Sequence[Task], order: Sequence[int], speed: Speed) -> int:

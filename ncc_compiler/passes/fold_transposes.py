@@ -123,7 +123,9 @@ class _Folding:
     def _turn(self, position: int) -> None:
         """Find the product that a transpose can go into, and all on the way there."""
         nodes, order = self._body.nodes, self._body.nodes[position].integers("dimensions")
-        path, (current,) = [], nodes[position].operands
+        path: list[int] = []
+        current: int
+        (current,) = nodes[position].operands
         while True:
             node = nodes[current]
             is_read_once = len(self._users[current]) == 1 and current != self._body.root

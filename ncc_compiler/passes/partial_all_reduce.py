@@ -45,7 +45,7 @@ from ncc_compiler.ir.text.header import aliases
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.options import LateGradients
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, array_types, sum_region, with_computations
+from ncc_compiler.passes.rebuild import Rebuild, array_types, sum_region
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups
 from ncc_runtime.neff.shared.partial import BEGINS, CARRIED, PARTIAL, TAKES_PART
@@ -90,7 +90,7 @@ class PartialAllReduce(Pass):
         }
         if changed.aliases:
             attributes["input_output_alias"] = changed.aliases
-        return with_computations(module, computations, attributes=attributes)
+        return attrs.evolve(module, computations=computations, attributes=attributes)
 
 
 def _whole(module: Module, body: Computation) -> dict[int, str]:

@@ -184,8 +184,7 @@ def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, 
     """The computations that the entry runs, directly or through others, in their order."""
     reached, pending = {entry}, [entry]
     while pending:
-        nodes = computations[pending.pop()].nodes
-        new = {callee for node in nodes for _, callee in node.callees()} - reached
+        new = set(computations[pending.pop()].called) - reached
         reached |= new
         pending += new
     return {name: computation for name, computation in computations.items() if name in reached}

@@ -51,7 +51,9 @@ class RemoveDeadCode(Pass):
 
 def _has_effect(node: Node, effectful: Collection[str]) -> bool:
     """Whether a node does something beside its value, or runs one of these computations."""
-    return OPS[node.op].has_side_effect or any(callee in effectful for _, callee in node.callees())
+    if OPS[node.op].has_side_effect:
+        return True
+    return bool(effectful) and any(callee in effectful for _, callee in node.callees())
 
 
 def _pruned(

@@ -502,8 +502,11 @@ class Body:
 
     def _arrays(self, row: FusedInstr) -> list[int]:
         """The different operands that have an element for each element."""
-        arrays = (value for value in row.operands if self._access[value] is _Access.ARRAY)
-        return list({self._view[value]: value for value in arrays}.values())
+        arrays: dict[int, int] = {}
+        for value in row.operands:
+            if self._access[value] is _Access.ARRAY:
+                arrays[self._view[value]] = value
+        return list(arrays.values())
 
     def _walk(self, engine: Engine, row: FusedInstr, cycles: int) -> _Cost:
         """An engine that takes so many cycles for each element of the result."""
@@ -514,8 +517,9 @@ class Body:
 
     def _mode(self, row: FusedInstr, arrays: Sequence[int]) -> Mode:
         kinds = [self._stored[value] for value in (*arrays, row.results[0])]
-        if not all(kind.is_float and kind.size_bytes <= 2 for kind in kinds):
-            return Mode.FULL
+        for kind in kinds:
+            if kind.size_bytes > 2 or not kind.is_float:
+                return Mode.FULL
         is_two_bytes = all(kind.size_bytes == 2 for kind in kinds)
         if len(arrays) <= 1:
             return Mode.NARROW if is_two_bytes else Mode.NARROW_PAIR

@@ -108,11 +108,11 @@ class Devices:
             is_input = tensor in on_inputs or kind in READ_ONLY
             values.append((number, view.copy() if is_input else view))
         for number, value in (*values, *self._overwritten.items()):
-            rows, tensor = targets[number]
-            self._views[tensor][rows] = value
+            rows, target = targets[number]
+            self._views[target][rows] = value
         for number, array in inputs.items():
-            rows, tensor = targets[number]
-            self._views[tensor][rows] = array
+            rows, target = targets[number]
+            self._views[target][rows] = array
 
     def _on_inputs(self) -> dict[int, int]:
         """By tensor of an output in the memory of a donated input: the tensor of that input."""
