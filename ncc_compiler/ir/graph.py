@@ -40,8 +40,8 @@ class Literal:
         """The scalar that every element is, bit for bit, if there is one."""
         if not self.array.size:
             return None
-        words = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
-        words = words.reshape(self.array.size, -1)
+        octets = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        words = octets.reshape(self.array.size, -1)
         return self.array.reshape(-1)[:1].reshape(()) if np.all(words == words[0]) else None
 
 
