@@ -107,7 +107,11 @@ def load_model(model: ModelText, ranks: int | None = None, name: str = "<model>"
 
 @contextlib.contextmanager
 def _without_gc() -> Iterator[None]:
-    """Python's cyclic collector switched off: trees and graphs are large and have no cycles."""
+    """Python's cyclic collector switched off: trees and graphs are large and have no cycles.
+
+    What was made meanwhile counts as old behind it, so that the collector does not walk over all of
+    it at once. It cannot be told so where somebody else has frozen objects.
+    """
     if not gc.isenabled():
         yield
         return
@@ -115,6 +119,9 @@ def _without_gc() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 

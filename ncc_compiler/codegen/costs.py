@@ -1,6 +1,7 @@
 """What an instruction costs: arithmetic, elements and HBM traffic, for the clock to read."""
 
 import math
+from collections.abc import Iterable
 
 from ncc_compiler.codegen.lowered import InstructionCosts
 from ncc_compiler.codegen.select import SELECTORS
@@ -8,6 +9,7 @@ from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
 from ncc_compiler.ir.types import ArrayType
+from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.products import PRODUCTS, multiply_adds
 from ncc_runtime.neff.shared.windows import Window
 
@@ -125,3 +127,11 @@ def _lapack_elements(node: Node, operands: list[ArrayType]) -> int:
 
 
 _JOBS = ("jobz", "jobvl", "jobvr", "jobvs")
+
+
+def elements_by_engine(work: Iterable[tuple[Engine, InstructionCosts]]) -> dict[Engine, int]:
+    """The elements that each engine walks over that takes part."""
+    elements: dict[Engine, int] = {}
+    for engine, cost in work:
+        elements[engine] = elements.get(engine, 0) + cost.elements
+    return elements

@@ -6,7 +6,10 @@ elsewhere, and become parameters behind those of the computation. Tuples cost no
 rows that move nothing.
 """
 
-from collections.abc import Iterable, Mapping
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -14,8 +17,16 @@ from ncc_compiler.codegen.costs import checked_costs, costs
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.lowered import InstructionCosts, LoweredFusion
 from ncc_compiler.codegen.parameters import origin_of
-from ncc_compiler.codegen.regions import RegionTable, selected_instr, spelling
-from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.codegen.regions import (
+    RegionTable,
+    region_key,
+    region_of,
+    selected_instr,
+    spelling,
+)
+from ncc_compiler.codegen.select import REGIONS
+from ncc_compiler.ir.graph import Callee, Computation, Module, Node, SourceFrame
+from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
@@ -25,10 +36,9 @@ from ncc_runtime.neff.program import (
     AttributeValue,
     FusedInstr,
     Fusion,
-    Origin,
     ValueType,
 )
-from ncc_runtime.neff.work.instructions import work_of_fusion
+from ncc_runtime.neff.work.instructions import phases_of_fusion
 
 Values = tuple[int, ...]
 
@@ -53,47 +63,166 @@ def fused_computation(
 
     Raises CompileError for costs that cannot be counted, and for a region that no engine runs.
     """
-    rows = _Rows(module, computation, regions)
+    called = tuple([module.computations[name] for name in computation.called])
+    numbers = tuple([regions.number(region) for region in called])
+    known = _KNOWN.get(computation)
+    if known is not None and known.is_for(module, called, numbers):
+        return known.fused
+    rows = _rows_of(module, computation, called)
+    fusion = Fusion(
+        name=computation.name,
+        values=rows.values,
+        parameters=rows.parameters,
+        body=tuple([_renumbered(row, numbers) for row in rows.body]) if numbers else rows.body,
+        results=rows.results,
+    )
+    nodes = computation.nodes
+    fused = FusedComputation(
+        LoweredFusion(fusion, tuple([origin_of(module, nodes[node]) for node in rows.nodes])),
+        tuple([nodes[constant] for constant in rows.constants]),
+        rows.engine,
+        rows.costs,
+    )
+    _KNOWN.set(computation, _Known(fused, rows, module.frames, called, numbers))
+    return fused
+
+
+@attrs.frozen
+class _Known:
+    """The fusion that a computation was, and all that this depended on beside it."""
+
+    fused: FusedComputation
+    rows: "FusedRows"  # kept for computations that are alike
+    frames: Mapping[int, SourceFrame]
+    called: tuple[Computation, ...]
+    numbers: tuple[int, ...]
+
+    def is_for(
+        self, module: Module, called: Sequence[Computation], numbers: tuple[int, ...]
+    ) -> bool:
+        """Whether it is the same in this module, where its regions are these."""
+        is_same = all(map(operator.is_, self.called, called))
+        return is_same and self.numbers == numbers and self.frames is module.frames
+
+
+_REGION_NUMBERS = frozenset(name for names in REGIONS.values() for name in names.values())
+
+
+def _renumbered(row: FusedInstr, numbers: Sequence[int]) -> FusedInstr:
+    """The row with its regions' numbers in the program."""
+    if _REGION_NUMBERS.isdisjoint(row.attributes):
+        return row
+    attributes = dict(row.attributes)
+    for name in _REGION_NUMBERS & attributes.keys():
+        number = attributes[name]
+        assert isinstance(number, int), row.opcode
+        attributes[name] = numbers[number]
+    return attrs.evolve(row, attributes=attributes)
+
+
+@attrs.frozen
+class FusedRows:
+    """What a computation does, without names: what it has in common with all that do the same."""
+
+    values: tuple[ValueType, ...]
+    parameters: int
+    body: tuple[FusedInstr, ...]  # with regions by their places among those that are called
+    results: Values
+    nodes: tuple[int, ...]  # by row, the position of the node that it is from
+    constants: tuple[int, ...]  # positions
+    engine: Engine
+    costs: InstructionCosts
+
+
+# Models repeat their layers, and a program is lowered more than once, to know its memory.
+_KNOWN = IdentityMemo[Computation, _Known]()
+_ALIKE: WeakValueDictionary[object, FusedRows] = WeakValueDictionary()
+
+
+def _rows_of(
+    module: Module, computation: Computation, called: tuple[Computation, ...]
+) -> FusedRows:
+    """The rows of a computation, with regions by their places among those that it calls."""
+    places = {region.name: place for place, region in enumerate(called)}
+    key = (
+        tuple([_what_it_does(node, places) for node in computation.nodes]),
+        computation.root,
+        tuple(map(region_key, map(region_of, called))),
+    )
+    rows = _ALIKE.get(key)
+    if rows is None:
+        rows = _ALIKE[key] = _made_rows(module, computation, called)
+    return rows
+
+
+def _what_it_does(node: Node, places: Mapping[str, int]) -> object:
+    """All that the rows of a node depend on."""
+    attributes = tuple(
+        [
+            (key, places[value.name] if isinstance(value, Callee) else value)
+            for key, value in node.attributes.items()
+            if key not in _DESCRIPTIONS
+        ]
+    )
+    return node.op, node.type, node.operands, attributes
+
+
+_DESCRIPTIONS = frozenset({"frontend_attributes", "metadata", "sharding"})
+
+
+def _made_rows(
+    module: Module, computation: Computation, called: tuple[Computation, ...]
+) -> FusedRows:
+    rows = _Rows(module, computation, called)
     for position, node in enumerate(computation.nodes):
         if node.op != "parameter":
             rows.add(position, node)
     results = rows.results()
-    fusion = Fusion(
-        name=computation.name,
-        values=tuple(ValueType(kind.dtype, kind.shape) for kind in rows.types),
-        parameters=rows.parameters,
-        body=tuple(rows.body),
-        results=results,
-    )
-    return FusedComputation(
-        LoweredFusion(fusion, tuple(rows.origins)),
+    values = tuple(map(_value_type, rows.types))
+    body = tuple(rows.body)
+    fusion = Fusion(computation.name, values, rows.parameters, body, results)
+    return FusedRows(
+        values,
+        rows.parameters,
+        body,
+        results,
+        tuple(rows.nodes),
         rows.constants,
-        engine_of(work_of_fusion(fusion, regions.rows())),
+        engine_of(phases_of_fusion(fusion, [region_of(region) for region in called])),
         _costs_of(computation, rows, results),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _value_type(kind: ArrayType) -> ValueType:
+    return ValueType(kind.dtype, kind.shape)
 
 
 class _Rows:
     """The rows of a fusion so far, and the values of the nodes that they compute."""
 
-    def __init__(self, module: Module, computation: Computation, regions: RegionTable) -> None:
-        self._module, self._nodes, self._regions = module, computation.nodes, regions
+    def __init__(
+        self, module: Module, computation: Computation, called: tuple[Computation, ...]
+    ) -> None:
+        self._module, self._nodes = module, computation.nodes
+        self._places = {region.name: place for place, region in enumerate(called)}
         self._root = computation.root
         self._values: list[Values] = [()] * len(computation.nodes)
         self.types: list[ArrayType] = []
         self.body: list[FusedInstr] = []
-        self.origins: list[Origin] = []
+        self.nodes: list[int] = []  # by row
         self.work: list[tuple[Engine, InstructionCosts]] = []  # of the rows that take time
         for position in computation.parameters():
             self._values[position] = self._new(leaves(computation.nodes[position].type))
-        constants = {
-            position: node
-            for position, node in enumerate(computation.nodes)
-            if node.op == "constant" and not _fits_into_row(node)
-        }
-        for at, node in constants.items():
-            self._values[at] = self._new([node.array])
-        self.constants = tuple(constants.values())
+        self.constants = tuple(
+            [
+                position
+                for position, node in enumerate(computation.nodes)
+                if node.op == "constant" and not _fits_into_row(node)
+            ]
+        )
+        for at in self.constants:
+            self._values[at] = self._new([computation.nodes[at].array])
         self.parameters = len(self.types)
 
     def add(self, position: int, node: Node) -> None:
@@ -103,19 +232,19 @@ class _Rows:
             case "constant" if self._values[position]:  # a parameter
                 return
             case "constant":
-                values = self._row(node, CONSTANT, (), [node.array], constant=spelling(node))
+                values = self._row(position, CONSTANT, (), [node.array], constant=spelling(node))
             case "get-tuple-element":
                 index = node.attributes["index"]
                 assert isinstance(index, int), node.name
                 values = operands[element_span(self._nodes[node.operands[0]].type, index)]
             case "reshape" | "bitcast":
-                values = self._reshaped(node, operands)
+                values = self._reshaped(position, operands)
             case op if op in _FORWARDS:
                 values = operands
             case _:
-                selected = selected_instr(self._module, node, self._regions)
+                selected = selected_instr(self._module, node, self._place)
                 kinds, attributes = leaves(node.type), selected.attributes
-                values = self._row(node, selected.opcode, operands, kinds, attributes)
+                values = self._row(position, selected.opcode, operands, kinds, attributes)
                 if node.op != "broadcast":  # engines read through other access patterns
                     cost = costs(node, self._arrays(values), self._arrays(operands))
                     self.work.append((selected.engine, cost))
@@ -123,27 +252,30 @@ class _Rows:
 
     def results(self) -> Values:
         """The values of the root; what is a parameter is copied."""
-        root = self._nodes[self._root]
         return tuple(
             value
             if value >= self.parameters
-            else self._row(root, "copy", (value,), [self.types[value]])[0]
+            else self._row(self._root, "copy", (value,), [self.types[value]])[0]
             for value in self._values[self._root]
         )
 
-    def _reshaped(self, node: Node, operands: Values) -> Values:
+    def _place(self, region: Computation) -> int:
+        return self._places[region.name]
+
+    def _reshaped(self, position: int, operands: Values) -> Values:
+        node = self._nodes[position]
         (source,) = self._arrays(operands)
         if source.dtype is not node.array.dtype:
             assert source.dtype.bits == node.array.dtype.bits, node.name
             same_shape = ArrayType(node.array.dtype, source.shape)
-            operands = self._row(node, "bitcast-convert", operands, [same_shape])
+            operands = self._row(position, "bitcast-convert", operands, [same_shape])
         if source.shape == node.array.shape:
             return operands
-        return self._row(node, "reshape", operands, [node.array])
+        return self._row(position, "reshape", operands, [node.array])
 
     def _row(
         self,
-        node: Node,
+        position: int,
         opcode: str,
         operands: Values,
         kinds: list[ArrayType],
@@ -152,7 +284,7 @@ class _Rows:
     ) -> Values:
         results = self._new(kinds)
         self.body.append(FusedInstr(opcode, results, operands, attributes or {}, constant=constant))
-        self.origins.append(origin_of(self._module, node))
+        self.nodes.append(position)
         return results
 
     def _new(self, kinds: list[ArrayType]) -> Values:
@@ -170,14 +302,6 @@ def _fits_into_row(node: Node) -> bool:
         return False
     value = node.literal().array
     return scalar(spelling(node), node.array.dtype).tobytes() == value.tobytes()
-
-
-def elements_by_engine(work: Iterable[tuple[Engine, InstructionCosts]]) -> dict[Engine, int]:
-    """The elements that each engine walks over that takes part."""
-    elements: dict[Engine, int] = {}
-    for engine, cost in work:
-        elements[engine] = elements.get(engine, 0) + cost.elements
-    return elements
 
 
 def _costs_of(computation: Computation, rows: _Rows, results: Values) -> InstructionCosts:

@@ -17,9 +17,10 @@ from ncc_compiler.codegen.donations import with_donations
 from ncc_compiler.codegen.lower import lower
 from ncc_compiler.codegen.lowered import ControlStep, LoweredFusion, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
-from ncc_compiler.codegen.placement import assign_addresses
+from ncc_compiler.codegen.placement import assign_addresses, takes_at_most
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
+from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_runtime.neff import check, container
 from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
 from ncc_runtime.neff.memory import memory_of, memory_text
@@ -286,10 +287,28 @@ def generate(
 
 def hbm_bytes_of(module: Module) -> int:
     """The HBM of the program that `generate` makes of a module, by what the module's text says."""
+    hbm_bytes = _HBM_BYTES.get(module)
+    if hbm_bytes is None:
+        _, hbm_bytes = assign_addresses(*_before_addresses(module))
+        _HBM_BYTES.set(module, hbm_bytes)
+    return hbm_bytes
+
+
+_HBM_BYTES = IdentityMemo[Module, int]()
+
+
+def fits_into(module: Module, hbm_bytes: int) -> bool:
+    """Whether the program takes no more than so many bytes."""
+    known = _HBM_BYTES.get(module)
+    if known is not None:
+        return known <= hbm_bytes
+    return takes_at_most(*_before_addresses(module), hbm_bytes)
+
+
+def _before_addresses(module: Module) -> tuple[LoweredProgram, Order, BufferAliases]:
     lowered = with_donations(lower(module))
     order = order_steps(lowered)
-    _, hbm_bytes = assign_addresses(lowered, order, alias_in_place_collectives(lowered, order))
-    return hbm_bytes
+    return lowered, order, alias_in_place_collectives(lowered, order)
 
 
 def _inputs_and_outputs(lowered: LoweredProgram) -> Program:

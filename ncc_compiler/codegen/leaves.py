@@ -12,6 +12,8 @@ Leaf = tuple[int, int]
 
 def leaves(kind: Type) -> list[ArrayType]:
     """The arrays inside a type, in order; a token has none."""
+    if isinstance(kind, ArrayType):
+        return [kind]
     arrays: list[ArrayType] = []
     pending = [kind]
     while pending:

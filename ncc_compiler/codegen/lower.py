@@ -243,7 +243,7 @@ class Lowering:
         return results
 
     def _instruction(self, node: Node, operands: Value) -> Value:
-        selected = selected_instr(self._module, node, self.regions)
+        selected = selected_instr(self._module, node, self.regions.number)
         results = self.new_value(node)
         self.steps.append(
             ProgramStep(

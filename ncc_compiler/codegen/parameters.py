@@ -306,7 +306,9 @@ def _op_name(node: Node) -> str:
     """XLA's `op_name`: of a parameter the user's name, else a path of named scopes."""
     metadata = node.attributes.get("metadata")
     match = _OP_NAME.search(metadata.text) if isinstance(metadata, Raw) else None
-    return _ESCAPE.sub(r"\1", match[1]) if match else ""
+    if match is None:
+        return ""
+    return _ESCAPE.sub(r"\1", match[1]) if "\\" in match[1] else match[1]
 
 
 def origin_of(module: Module, node: Node) -> Origin:

@@ -45,10 +45,55 @@ _LASTING = (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.ELIDED)
 """Kinds whose buffers share with no other, in the order of their addresses."""
 
 
+@attrs.define(eq=False)
+class LiveRange:
+    """From the first write of a buffer until nobody needs it."""
+
+    first: int  # the step that begins it
+    queue: int  # of that step's engine
+    known: Clock  # complete before that step
+    frontier: np.ndarray  # (queues,) items that must be complete until it is over
+    size: int  # bytes, aligned
+    lasts: bool  # to the end of the program: an output
+
+
 def assign_addresses(
     lowered: LoweredProgram, order: Order, aliases: BufferAliases
 ) -> tuple[tuple[int, ...], int]:
     """The address of every buffer, and the bytes of HBM that all of them span."""
+    addresses, top, ranges, joined = _before_placing(lowered, order, aliases)
+    roots = [index for index in ranges if joined[index] == index]
+    placed, size = _placed(lowered, order, [ranges[index] for index in roots])
+    for index, offset in zip(roots, placed, strict=True):
+        addresses[index] = top + offset
+    for index in range(len(addresses)):
+        owner = aliases.alias_of[index]
+        owner = joined.get(owner, owner)
+        addresses[index] = addresses[lowered.donated.get(owner, owner)]
+    return tuple(addresses), top + size
+
+
+def takes_at_most(lowered: LoweredProgram, order: Order, aliases: BufferAliases, most: int) -> bool:
+    """Whether the buffers span no more than so many bytes of HBM.
+
+    That is often known without placing them: if what is alive at once takes more.
+    """
+    _, top, ranges, joined = _before_placing(lowered, order, aliases)
+    roots = [live for index, live in ranges.items() if joined[index] == index]
+    if top > most or not roots:
+        return top <= most
+    table = _RangeTable(lowered, order, roots) if len(roots) <= _MOST_GREEDY else None
+    if table is not None and top + table.least > most:
+        return False
+    if top + _first_fit(roots, order.queues)[1] <= most:
+        return True
+    return table is not None and top + table.place()[1] <= most
+
+
+def _before_placing(
+    lowered: LoweredProgram, order: Order, aliases: BufferAliases
+) -> tuple[list[int], int, dict[int, LiveRange], dict[int, int]]:
+    """The addresses of what shares with nothing, and their end; live ranges, and which are one."""
     addresses = [0] * len(lowered.buffers)
     predicates = {lowered.tensors[block.predicate].buffer for block in lowered.blocks}
     top = 0
@@ -62,16 +107,7 @@ def assign_addresses(
         top += _aligned(lowered.buffers[index].size_bytes)
     apart = predicates | lowered.donated.keys()
     ranges = _live_ranges(lowered, order, aliases, apart)
-    joined = _reused_in_place(lowered, order, aliases, ranges)
-    roots = [index for index in ranges if joined[index] == index]
-    placed, size = _placed(lowered, order, [ranges[index] for index in roots])
-    for index, offset in zip(roots, placed, strict=True):
-        addresses[index] = top + offset
-    for index in range(len(addresses)):
-        owner = aliases.alias_of[index]
-        owner = joined.get(owner, owner)
-        addresses[index] = addresses[lowered.donated.get(owner, owner)]
-    return tuple(addresses), top + size
+    return addresses, top, ranges, _reused_in_place(lowered, order, aliases, ranges)
 
 
 def _aligned(size_bytes: int) -> int:
@@ -79,18 +115,6 @@ def _aligned(size_bytes: int) -> int:
 
 
 # Live ranges
-
-
-@attrs.define(eq=False)
-class LiveRange:
-    """From the first write of a buffer until nobody needs it."""
-
-    first: int  # the step that begins it
-    queue: int  # of that step's engine
-    known: Clock  # complete before that step
-    frontier: np.ndarray  # (queues,) items that must be complete until it is over
-    size: int  # bytes, aligned
-    lasts: bool  # to the end of the program: an output
 
 
 _NEVER = np.iinfo(np.int64).max
@@ -316,11 +340,8 @@ class _RangeTable:
 
     def __init__(self, lowered: LoweredProgram, order: Order, ranges: Sequence[LiveRange]) -> None:
         steps_of: list[list[int]] = [[] for _ in ENGINES]  # by engine, its steps
-        index: list[int] = []  # by step, its place among those of its engine
         for number, step in enumerate(lowered.steps):
-            its = steps_of[ENGINES.index(step.engine)]
-            index.append(len(its))
-            its.append(number)
+            steps_of[ENGINES.index(step.engine)].append(number)
         self.first = np.array([one.first for one in ranges], np.int64)
         self.size = np.array([one.size for one in ranges], np.int64)
         self.queue = np.array([one.queue for one in ranges], np.int64)
@@ -333,9 +354,10 @@ class _RangeTable:
             if not steps:
                 self._over[queue] = 0
                 continue
-            its, numbers = clocks[steps], np.array([*steps, count])
+            known, numbers = clocks[steps], np.array([*steps, count])
             at = np.max(
-                [np.searchsorted(its[:, k], frontiers[:, k]) for k in range(its.shape[1])], axis=0
+                [np.searchsorted(known[:, k], frontiers[:, k]) for k in range(known.shape[1])],
+                axis=0,
             )
             self._over[queue] = numbers[at]
         self._last = self._over.max(axis=0)

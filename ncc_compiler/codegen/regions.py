@@ -1,7 +1,7 @@
 """Regions: the scalar computations that instructions apply to elements; scalars as text."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -25,16 +25,27 @@ class SelectedInstr:
     attributes: Mapping[str, AttributeValue]
 
 
-def selected_instr(module: Module, node: Node, regions: "RegionTable") -> SelectedInstr:
-    """The instruction of a node; its regions are numbered in `regions`."""
+def selected_instr(
+    module: Module, node: Node, number_of: Callable[[Computation], int]
+) -> SelectedInstr:
+    """The instruction of a node; `number_of` gives the numbers of regions."""
     selection = SELECTORS[node.op]
     engine, attributes = selection.engine, selection.attributes(node)
     for key, name in REGIONS.get(node.op, {}).items():
         computation = module.computations[node.callee(key)]
         # The last region decides where there are two: of a select-and-scatter the scatter.
         engine = ANY_REGION if reduction_of(computation) is None else selection.engine
-        attributes[name] = regions.number(computation)
+        attributes[name] = number_of(computation)
     return SelectedInstr(selection.opcode, engine, attributes)
+
+
+def region_key(region: Region) -> object:
+    """What a region has in common with those that do the same."""
+    body = tuple(
+        (row.opcode, row.operands, row.dtype, *sorted(row.attributes.items()), row.constant)
+        for row in region.body
+    )
+    return region.parameters, body, region.results
 
 
 class RegionTable:
@@ -47,14 +58,7 @@ class RegionTable:
     def number(self, computation: Computation) -> int:
         """The row of the region that does what the computation does."""
         region = region_of(computation)
-        key = (
-            region.parameters,
-            tuple(
-                (row.opcode, row.operands, row.dtype, *sorted(row.attributes.items()), row.constant)
-                for row in region.body
-            ),
-            region.results,
-        )
+        key = region_key(region)
         if key not in self._known:
             self._known[key] = len(self._regions)
             self._regions.append(region)

@@ -4,7 +4,8 @@ Operands are positions in the same computation and always smaller than the node'
 a graph is acyclic by construction. Everything is frozen; passes build new computations.
 """
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NewType, TypeAlias
 
 import attrs
@@ -39,9 +40,9 @@ class Literal:
         """The scalar that every element is, bit for bit, if there is one."""
         if not self.array.size:
             return None
-        words = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
-        words = words.reshape(self.array.size, -1)
-        return self.array.reshape(-1)[:1].reshape(()) if (words == words[0]).all() else None
+        octets = np.ascontiguousarray(self.array).reshape(-1).view(np.uint8)
+        words = octets.reshape(self.array.size, -1)
+        return self.array.reshape(-1)[:1].reshape(()) if np.all(words == words[0]) else None
 
 
 @attrs.frozen
@@ -178,11 +179,17 @@ class Node:
         assert isinstance(value, Callee), (self.name, key)
         return value.name
 
-    def callees(self) -> Iterator[tuple[str, str]]:
+    def callees(self) -> Sequence[tuple[str, str]]:
         """Pairs of an attribute's key and the name of a computation in it."""
-        for key, value in self.attributes.items():
-            for name in names_in(value):
-                yield key, name
+        return [
+            (key, name)
+            for key, value in self.attributes.items()
+            if isinstance(value, _NAMING)
+            for name in names_in(value)
+        ]
+
+
+_NAMING = (Callee, Callees)
 
 
 def names_in(value: Attribute) -> tuple[str, ...]:
@@ -208,6 +215,11 @@ class Computation:
             if node.op == "parameter"
         ]
         return tuple(position for _, position in sorted(numbered))
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        """The computations that nodes name, each once, in the order of first uses."""
+        return tuple(dict.fromkeys(name for node in self.nodes for _, name in node.callees()))
 
     def operands_of(self, node: Node) -> Iterator[Node]:
         return (self.nodes[operand] for operand in node.operands)

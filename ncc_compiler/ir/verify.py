@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ncc_compiler.diagnostics import Diagnostic, Note
-from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node, names_in
+from ncc_compiler.ir.graph import Callee, Callees, Computation, Literal, Module, Node
 from ncc_compiler.ir.infer import RULES
 from ncc_compiler.ir.op_tables.op_row import OpDef
 from ncc_compiler.ir.ops import OPS
@@ -154,7 +154,7 @@ def _check_structure(computation: Computation) -> Iterator[Diagnostic]:
             fact = f"%{node.name} is defined twice"
             yield Diagnostic("name-C2", fact, place_of(node, NodePart.NAME))
         names.add(node.name)
-        if any(not 0 <= operand < position for operand in node.operands):
+        if node.operands and not 0 <= min(node.operands) <= max(node.operands) < position:
             fact = f"an operand of %{node.name} does not come before it"
             yield Diagnostic("graph-C1", fact, node.span)
         if node.op not in OPS:
@@ -168,16 +168,15 @@ def _check_calls(module: Module) -> Iterator[Diagnostic]:
     seen: set[str] = set()
     for name, computation in module.computations.items():
         for node in computation.nodes:
-            for key, value in node.attributes.items():
-                for callee in names_in(value):
-                    if callee in seen:
-                        continue
-                    if callee in module.computations:
-                        rule = "graph-C2"
-                        fact = f"computation %{callee} does not come before its caller"
-                    else:
-                        rule, fact = "computation-C2", f"computation %{callee} is not defined"
-                    yield Diagnostic(rule, fact, place_of(node, key))
+            for key, callee in node.callees():
+                if callee in seen:
+                    continue
+                if callee in module.computations:
+                    rule = "graph-C2"
+                    fact = f"computation %{callee} does not come before its caller"
+                else:
+                    rule, fact = "computation-C2", f"computation %{callee} is not defined"
+                yield Diagnostic(rule, fact, place_of(node, key))
         seen.add(name)
 
 

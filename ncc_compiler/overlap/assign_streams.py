@@ -21,6 +21,7 @@ from ncc_compiler.ir.types import TupleType
 from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, feeds_compute
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, SPEEDS, is_heavy, larger_side
 from ncc_compiler.passes.manager import Pass
+from ncc_compiler.passes.rebuild import with_computations
 
 TENSOR_PARALLEL, DATA_PARALLEL = 0, 1
 """Streams."""
@@ -64,7 +65,7 @@ class AssignStreams(Pass):
             else body
             for name, body in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _deferrable_in(

@@ -32,13 +32,13 @@ from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.analyses import live_ranges_of
-from ncc_compiler.overlap.clusters import Cluster, Clustering, Role, roles_of
+from ncc_compiler.overlap.clusters import Cluster, Clustering, NodeRole, roles_of
 from ncc_compiler.overlap.fuse import fused, running_computations
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.overlap.tiles import fits, tiling
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_compiler.passes.rebuild import Rebuild, users_of, with_computations
 from ncc_runtime.neff.shared.reductions import Reduction
 
 _MOST_NODES = 400
@@ -53,7 +53,7 @@ _MUCH = 8
 _PASSES = 4
 """Times that scores go to HBM or come from it where they are apart, before and after softmax."""
 
-_COMPUTED = (Role.FUSED, Role.COPIED, Role.VIEW)
+_COMPUTED = (NodeRole.FUSED, NodeRole.COPIED, NodeRole.VIEW)
 _LAYOUTS = frozenset({"convert", "reshape", "bitcast", "transpose"})
 
 
@@ -78,7 +78,7 @@ class FuseAttention(Pass):
             if name in running and not any(node.op == "fusion" for node in body.nodes):
                 body = _with_attention_fused(module, body, computations)
             computations[name] = body
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _with_attention_fused(
@@ -87,7 +87,7 @@ def _with_attention_fused(
     """The computation with its patterns as fusions, whose computations are added."""
     if not any(node.op == "exponential" for node in body.nodes):
         return body
-    attentions = list(_Search(_Graph(module, body)).attentions())
+    attentions = list(_AttentionSearch(_Graph(module, body)).attentions())
     while attentions:
         new_body, cores = _Recomputing(body, attentions).run()
         sets = _Clusters(_Graph(module, new_body), cores).sets()
@@ -134,12 +134,12 @@ class _Graph:
         """Whether a value is the same number in all elements, and known."""
         while self.nodes[position].op == "broadcast":
             (position,) = self.nodes[position].operands
-        return self.roles[position] is Role.CONSTANT
+        return self.roles[position] is NodeRole.CONSTANT
 
     def changes(self, position: int) -> bool:
         """Whether a node computes elements or moves them, one by one."""
         op = self.nodes[position].op
-        is_elementwise = self.roles[position] is Role.FUSED and op != "reduce"
+        is_elementwise = self.roles[position] is NodeRole.FUSED and op != "reduce"
         return is_elementwise or op in ("transpose", "convert")
 
     def copied(self, members: set[int], taken: Collection[int], heads: bool = True) -> set[int]:
@@ -197,13 +197,13 @@ class _Graph:
         chain, pending = {position}, [position]
         while pending:
             current = pending.pop()
-            if self.roles[current] is Role.CONSTANT:
+            if self.roles[current] is NodeRole.CONSTANT:
                 continue
             is_computed = self.roles[current] in _COMPUTED
             if not is_computed or self.nodes[current].op == "reduce" or current in taken:
                 return set()
             for operand in set(self.nodes[current].operands) - chain:
-                is_constant = self.roles[operand] is Role.CONSTANT
+                is_constant = self.roles[operand] is NodeRole.CONSTANT
                 if is_constant or self.nodes[operand].array.size_bytes * _MUCH > size:
                     chain.add(operand)
                     pending.append(operand)
@@ -212,7 +212,7 @@ class _Graph:
         return chain
 
 
-class _Search:
+class _AttentionSearch:
     """The search for patterns in a computation."""
 
     def __init__(self, graph: _Graph) -> None:

@@ -18,7 +18,7 @@ form a cycle. Nothing is concatenated: operands and results stay where they are.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import attrs
@@ -46,12 +46,13 @@ from ncc_compiler.overlap.cost_model import (
     PER_COLLECTIVE_BYTE,
     SPEEDS,
     START,
+    OpWork,
     larger_side,
     works_of,
 )
 from ncc_compiler.overlap.erase_tokens import has_token
 from ncc_compiler.overlap.memory_limit import first_within
-from ncc_compiler.overlap.schedule import Schedule, ends_of, reordered
+from ncc_compiler.overlap.schedule import Orders, Schedule, ends_of, reordered
 from ncc_compiler.passes.manager import Pass
 from ncc_compiler.passes.rebuild import (
     Rebuild,
@@ -59,6 +60,7 @@ from ncc_compiler.passes.rebuild import (
     provenance,
     rewrite_module,
     stable_order,
+    with_computations,
 )
 
 BUCKETED = frozenset(
@@ -96,8 +98,8 @@ class Bucket(Pass):
     """A bucket holds at most `limit_bytes`, and delays by what `small_bytes` take at most.
 
     So collectives of that many bytes together are joined whatever lies between them. If the program
-    then takes more than `memory_percent` of what it took, fewer are, or none. So it is if by estimate
-    it ends at more than `later_percent` of the time without buckets, however quick collectives are.
+    then takes more than `memory_percent` of what it took, fewer are, or none; as if, by estimate,
+    it ends at more than `later_percent` of the time without buckets, at any speed of collectives.
     """
 
     name: ClassVar[str] = "bucket"
@@ -111,43 +113,55 @@ class Bucket(Pass):
     def run(self, module: Module) -> Module:
         schedule = Schedule(limit_percent=self.limit_percent)
         fewer = attrs.evolve(self, small_bytes=0)
-        orders = (
-            functools.partial(self._bucketed, module, schedule),
-            functools.partial(fewer._bucketed, module, schedule.strict()),
-        )
-        return first_within(module, orders, self.memory_percent)
-
-    def _bucketed(self, module: Module, schedule: Schedule) -> Module:
-        """The module with buckets of collectives, in the order of a schedule."""
-        computations = dict(module.computations)
+        works: dict[str, Sequence[OpWork]] = {}
+        orders: dict[str, Orders] = {}
         for name, feeds in feeds_compute(module).items():
             body = module.computations[name]
             if sum(node.op in BUCKETED for node in body.nodes) > 1:
-                works = works_of(module, body)
-                order = schedule.order(module, body, works, feeds)
-                ordered = [works[position] for position in order]
-                scheduled = reordered(body, order)
-                candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
-                before = ancestors_among(scheduled, candidates)
-                times = compute_times(scheduled, ordered, before)
-                computations[name] = self._least(module, scheduled, before, times)
-        return attrs.evolve(module, computations=computations)
+                works[name] = works_of(module, body)
+                orders[name] = schedule.orders(module, body, works[name], feeds)
+        forms = (
+            functools.partial(one._bucketed, module, works, order)
+            for one, order in (
+                (self, lambda name: schedule.order(orders[name])),
+                (fewer, lambda name: schedule.strict().order(orders[name])),
+            )
+        )
+        return first_within(module, forms, self.memory_percent)
+
+    def _bucketed(
+        self,
+        module: Module,
+        works_by_name: Mapping[str, Sequence[OpWork]],
+        order_of: Callable[[str], Sequence[int]],
+    ) -> Module:
+        """The module with buckets of collectives, its computations in these orders."""
+        computations = dict(module.computations)
+        for name, works in works_by_name.items():
+            order = order_of(name)
+            ordered = [works[position] for position in order]
+            scheduled = reordered(module.computations[name], order)
+            computations[name] = self._least(module, scheduled, ordered)
+        return with_computations(module, computations)
 
     def _least(
-        self, module: Module, scheduled: Computation, before: Sequence[Bits], times: ComputeTimes
+        self, module: Module, scheduled: Computation, works: Sequence[OpWork]
     ) -> Computation:
         """The computation with the fewest collectives that ends little later for it, if at all.
 
         Buckets may delay by what `small_bytes` take, or by less if that is too late.
         """
-        best, ends = scheduled, ends_of(module, scheduled)
-        tried: Sequence[tuple[int, ...]] = ()
+        candidates = [k for k, node in enumerate(scheduled.nodes) if node.op in BUCKETED]
+        before = ancestors_among(scheduled, candidates)
+        times = compute_times(scheduled, works, before)
+        best, ends = scheduled, ends_of(scheduled, works)
+        tried: list[tuple[int, ...]] = []
         for small_bytes in (self.small_bytes // _FINE, self.small_bytes):
             options = attrs.evolve(self, small_bytes=small_bytes)
             buckets = _Bucketing(options, scheduled, before, times).run(module)
             if buckets != tried:
                 joined = _joined(scheduled, [sorted(members) for members in buckets])
-                if not self._is_later(ends_of(module, joined), ends):
+                if not self._is_later(ends_of(joined, works_of(module, joined)), ends):
                     best = joined
             tried = buckets
         return best

@@ -76,7 +76,7 @@ _MOST_READERS = 256
 _OTHERS = frozenset({"concatenate", "pad", "reduce", "slice"})
 
 
-class Role(enum.Enum):
+class NodeRole(enum.Enum):
     """What the pass may do with a node."""
 
     FUSED = enum.auto()  # in one cluster, perhaps as a result
@@ -87,7 +87,7 @@ class Role(enum.Enum):
     OTHER = enum.auto()  # by itself
 
 
-_COPIES = frozenset({Role.COPIED, Role.VIEW, Role.CONSTANT})
+_COPIES = frozenset({NodeRole.COPIED, NodeRole.VIEW, NodeRole.CONSTANT})
 
 
 @attrs.frozen
@@ -116,49 +116,49 @@ def clusters_of(module: Module, body: Computation, limit_nodes: int) -> Clusteri
     return walk.clustering()
 
 
-def roles_of(module: Module, body: Computation) -> list[Role]:
+def roles_of(module: Module, body: Computation) -> list[NodeRole]:
     """What may become of each node."""
     used = {operand for node in body.nodes for operand in node.operands} | {body.root}
     counters = _counters(body)
     roles = []
     for position, node in enumerate(body.nodes):
         role = _role(module, body, node)
-        if role is Role.FUSED and (position not in used or position in counters):
-            role = Role.OTHER
+        if role is NodeRole.FUSED and (position not in used or position in counters):
+            role = NodeRole.OTHER
         roles.append(role)
     return roles
 
 
-def _role(module: Module, body: Computation, node: Node) -> Role:
+def _role(module: Module, body: Computation, node: Node) -> NodeRole:
     if node.op in _NAMES:
-        return Role.NAME
+        return NodeRole.NAME
     if not isinstance(node.type, ArrayType):
-        return Role.OTHER
+        return NodeRole.OTHER
     if node.op == "constant":
         if not node.has_value():
-            return Role.OTHER
+            return NodeRole.OTHER
         if not node.type.shape:
-            return Role.CONSTANT
-        return Role.COPIED if node.literal().splat() is not None else Role.OTHER
+            return NodeRole.CONSTANT
+        return NodeRole.COPIED if node.literal().splat() is not None else NodeRole.OTHER
     if node.op in ("broadcast", "iota"):
-        return Role.COPIED
+        return NodeRole.COPIED
     if node.op not in _ELEMENTWISE and node.op not in _VIEWS and node.op not in _OTHERS:
-        return Role.OTHER
+        return NodeRole.OTHER
     if node.op in ("pad", "slice"):
-        return Role.FUSED if _is_large_part(body, node) else Role.OTHER
+        return NodeRole.FUSED if _is_large_part(body, node) else NodeRole.OTHER
     if node.op == "concatenate":
-        return Role.FUSED
+        return NodeRole.FUSED
     first = body.nodes[node.operands[0]]
     if node.op in _VIEWS:
-        return Role.VIEW if first.array.dtype is node.type.dtype else Role.NAME
+        return NodeRole.VIEW if first.array.dtype is node.type.dtype else NodeRole.NAME
     if node.op == "convert":
         widens = node.type.dtype.size_bytes > first.array.dtype.size_bytes
-        return Role.COPIED if widens else Role.FUSED
+        return NodeRole.COPIED if widens else NodeRole.FUSED
     if node.op == "bitcast-convert" and first.array.shape != node.type.shape:
-        return Role.OTHER
+        return NodeRole.OTHER
     if node.op == "reduce" and reduction_of(module.computations[node.callee()]) is None:
-        return Role.OTHER
-    return Role.FUSED
+        return NodeRole.OTHER
+    return NodeRole.FUSED
 
 
 def _is_stored(body: Computation, position: int) -> bool:
@@ -202,7 +202,7 @@ def _counters(body: Computation) -> frozenset[int]:
 def fusion_ranks(
     module: Module,
     body: Computation,
-    roles: Sequence[Role],
+    roles: Sequence[NodeRole],
     region_ids: Sequence[int],
     others_before: Mapping[int, Sequence[int]],
 ) -> list[int]:
@@ -235,9 +235,9 @@ def fusion_ranks(
     return ranks
 
 
-def _priority(module: Module, node: Node, role: Role) -> int:
+def _priority(module: Module, node: Node, role: NodeRole) -> int:
     """Smaller goes first."""
-    if role is not Role.OTHER or node.op in ("constant", "parameter"):
+    if role is not NodeRole.OTHER or node.op in ("constant", "parameter"):
         return 0
     return 2 if is_heavy(module, node) or OPS[node.op].collective else 1
 
@@ -302,15 +302,15 @@ class _Walk:
         for position in order:
             readers = self._readers(position)
             match self._roles[position]:
-                case Role.FUSED:
+                case NodeRole.FUSED:
                     self._place(position, readers)
                     self._reads_as[position] = (position,)
-                case Role.COPIED | Role.VIEW | Role.CONSTANT:
+                case NodeRole.COPIED | NodeRole.VIEW | NodeRole.CONSTANT:
                     self._reads_as[position] = self._copy(position, readers)
-                case Role.NAME:
+                case NodeRole.NAME:
                     self._stand_for(position, readers)
                     self._reads_as[position] = (position,)
-                case Role.OTHER:
+                case NodeRole.OTHER:
                     self._reads_as[position] = (position,)
 
     def _find(self, reader: int) -> int:
@@ -350,7 +350,7 @@ class _Walk:
                 copied.append(reader)
         rest = readers.difference(copied)
         if rest:
-            if self._roles[position] is Role.COPIED:
+            if self._roles[position] is NodeRole.COPIED:
                 self._open(position, rest)
             else:
                 self._stand_for(position, rest)
@@ -397,7 +397,9 @@ class _Walk:
             self._open(position, readers)
             return
         node = self._body.nodes[position]
-        cluster.at = self._place_with(cluster, position, bool(others))
+        at = self._place_with(cluster, position, bool(others))
+        assert at is not None, node.name
+        cluster.at = at
         cluster.ahead += self._before[position] != cluster.before
         cluster.members.append(position)
         self._parent[position] = cluster.last
@@ -492,12 +494,12 @@ class _Walk:
             for operand in nodes[pending.pop()].operands:
                 role = self._roles[operand]
                 is_needed_here = (
-                    role is Role.FUSED
+                    role is NodeRole.FUSED
                     and len(self._users[operand]) == 1
                     and self._before[operand] == self._before[position]
                 )
                 if role in _COPIES or (is_needed_here and left):
-                    left -= role is Role.FUSED
+                    left -= role is NodeRole.FUSED
                     pending.append(operand)
                 else:
                     sources.add(operand)
@@ -616,7 +618,7 @@ class _Walk:
                 needed.update(nodes[position].operands)
         for position in sorted(copies & needed):
             operands = nodes[position].operands
-            is_view = self._roles[position] is Role.VIEW
+            is_view = self._roles[position] is NodeRole.VIEW
             if not is_view or operands[0] in members or operands[0] in found:
                 found.add(position)
         return found
@@ -636,7 +638,7 @@ class _Walk:
                 members = set(left[: self._most_fitting(cluster, left, fitting)])
                 copies = self._copies(members, cluster.copies)
             made = [
-                p for p in copies if self._roles[p] is Role.COPIED and nodes[p].op != "constant"
+                p for p in copies if self._roles[p] is NodeRole.COPIED and nodes[p].op != "constant"
             ]
             if len(members) + len(made) > 1:
                 yield members, copies, cluster.at if cluster.at in members else max(members)

@@ -5,16 +5,16 @@ accelerator in general: they weigh one order against another and price nothing. 
 tied to no topology; what a program takes on one, the runtime says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ncc_compiler.codegen.costs import costs
-from ncc_compiler.codegen.fusion import elements_by_engine
+from ncc_compiler.codegen.costs import costs, elements_by_engine
 from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 
@@ -127,7 +127,18 @@ def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
 
     It is one instruction.
     """
-    body = module.computations[node.callee("calls")]
+    busy = _busy_in(module.computations[node.callee("calls")])
+    arrays = [array for each in (node, *operands) for array in leaves(each.type)]
+    moved = sum(array.size_bytes for array in arrays)
+    engine = max(busy, key=busy.__getitem__, default=Engine.VECTOR)
+    return OpWork(engine, _overhead(arrays) + max(moved, *busy.values(), 0))
+
+
+def _busy_in(body: Computation) -> Mapping[Engine, int]:
+    """How long each engine works in a fused computation, which several passes ask."""
+    known = _BUSY.get(body)
+    if known is not None:
+        return known
     rows = [row for row in body.nodes if row.op in SELECTORS and row.op != "broadcast"]
     work = [
         (
@@ -146,10 +157,11 @@ def _fused_work(module: Module, node: Node, operands: Sequence[Node]) -> OpWork:
     }
     if arithmetic:
         busy[Engine.TENSOR] = arithmetic
-    arrays = [array for each in (node, *operands) for array in leaves(each.type)]
-    moved = sum(array.size_bytes for array in arrays)
-    engine = max(busy, key=busy.__getitem__, default=Engine.VECTOR)
-    return OpWork(engine, _overhead(arrays) + max(moved, *busy.values(), 0))
+    _BUSY.set(body, busy)
+    return busy
+
+
+_BUSY = IdentityMemo[Computation, Mapping[Engine, int]]()
 
 
 def works_of(module: Module, computation: Computation) -> list[OpWork]:

@@ -16,7 +16,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, Raw
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of, with_computations
 
 _HAS_TOKEN = re.compile(r'\bhas_token\s*=\s*"?(1|true)\b')
 _TOKEN_ATTRIBUTE = re.compile(r',?\s*\bhas_token\s*=\s*(?:"[^"]*"|\w+)')
@@ -40,7 +40,7 @@ class EraseTokens(Pass):
             name: _without_tokens(body) if any(map(has_token, body.nodes)) else body
             for name, body in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def has_token(node: Node) -> bool:

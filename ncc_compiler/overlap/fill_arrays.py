@@ -13,7 +13,7 @@ import numpy as np
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_compiler.passes.rebuild import Rebuild, users_of, with_computations
 
 _IN_PLACE = frozenset({"scatter", "dynamic-update-slice"})
 
@@ -41,7 +41,7 @@ class FillArrays(Pass):
             name: body if name in inside else self._filled(body)
             for name, body in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
     def _filled(self, body: Computation) -> Computation:
         values = {

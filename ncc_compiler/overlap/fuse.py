@@ -32,7 +32,13 @@ from ncc_compiler.options import FUSE_LIMIT_NODES
 from ncc_compiler.overlap.clusters import Cluster, Clustering, clusters_of
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, FUSION
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, provenance, stable_order, unused_name
+from ncc_compiler.passes.rebuild import (
+    Rebuild,
+    provenance,
+    stable_order,
+    unused_name,
+    with_computations,
+)
 
 
 @attrs.frozen
@@ -58,7 +64,7 @@ class Fuse(Pass):
                 clustering = clusters_of(module, body, self.limit_nodes)
                 body = fused(body, clustering, dict(module.computations), computations)
             computations[name] = body
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _is_ours(node: Node) -> bool:

@@ -6,7 +6,7 @@ reuse memory later, and buckets hold what waits for the last of them.
 
 from collections.abc import Callable, Iterable
 
-from ncc_compiler.codegen.generate import hbm_bytes_of
+from ncc_compiler.codegen.generate import fits_into, hbm_bytes_of
 from ncc_compiler.ir.graph import Module
 
 FREE_BYTES = 64 * 1024
@@ -26,6 +26,6 @@ def first_within(module: Module, others: Iterable[Callable[[], Module]], percent
         if most is None:
             taken = hbm_bytes_of(module)
             most = max(taken * percent // 100, taken + FREE_BYTES)
-        if hbm_bytes_of(changed) <= most:
+        if fits_into(changed, most):
             return changed
     return module

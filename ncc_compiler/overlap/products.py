@@ -27,7 +27,7 @@ from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.overlap import tiles
 from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, live_ranges_of
-from ncc_compiler.overlap.clusters import Role, roles_of
+from ncc_compiler.overlap.clusters import NodeRole, roles_of
 from ncc_compiler.overlap.cost_model import FUSION, is_heavy
 from ncc_compiler.overlap.fuse import running_computations
 from ncc_compiler.overlap.order_constraints import anti_dependences
@@ -40,6 +40,7 @@ from ncc_compiler.passes.rebuild import (
     reachable,
     unused_name,
     users_of,
+    with_computations,
 )
 
 _SHARE = 8
@@ -63,7 +64,7 @@ class FuseProducts(Pass):
             if name in running and any(node.op == "dot" for node in body.nodes):
                 body = _Joining(module, body, computations).run()
             computations[name] = body
-        return attrs.evolve(module, computations=reachable(computations, module.entry))
+        return with_computations(module, reachable(computations, module.entry))
 
 
 @attrs.frozen
@@ -87,7 +88,7 @@ class _Joining:
         self._users = users_of(body)
         roles = roles_of(module, body)
         self._is_simple = [
-            role is Role.FUSED
+            role is NodeRole.FUSED
             or (node.op == FUSION and node.attributes.get("kind") in ("kLoop", "kInput"))
             for role, node in zip(roles, body.nodes, strict=True)
         ]

@@ -45,7 +45,7 @@ from ncc_compiler.overlap.cost_model import CONTROL_FLOW, LIKELY, SPEEDS, OpWork
 from ncc_compiler.overlap.memory_limit import first_within
 from ncc_compiler.overlap.order_constraints import UpdateOrder, anti_dependences, shifted_starts
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild
+from ncc_compiler.passes.rebuild import Rebuild, with_computations
 from ncc_runtime.neff.isa import ENGINES, Engine
 
 Priority = tuple[int, ...]
@@ -309,64 +309,113 @@ class Schedule(Pass):
     late_reduce_scatter_layers: int | None = None
 
     def run(self, module: Module) -> Module:
+        orders: dict[str, Orders] = {}
+        for name, feeds in feeds_compute(module).items():
+            body = module.computations[name]
+            if any(OPS[node.op].collective for node in body.nodes):
+                orders[name] = self.orders(module, body, works_of(module, body), feeds)
         strict = self.strict()
         narrower = (attrs.evolve(strict, window=window) for window in _NARROWER)
         tried = (self, strict, *narrower)
-        orders = (functools.partial(one._scheduled, module) for one in tried)
-        return first_within(module, orders, self.memory_percent)
+        forms = (functools.partial(one._scheduled, module, orders) for one in tried)
+        return first_within(module, forms, self.memory_percent)
 
     def strict(self) -> "Schedule":
         """The pass that allows no more memory than program order by its own estimate."""
         return attrs.evolve(self, limit_percent=100, free_bytes=0)
 
-    def _scheduled(self, module: Module) -> Module:
+    def _scheduled(self, module: Module, orders: Mapping[str, "Orders"]) -> Module:
         computations = dict(module.computations)
-        for name, feeds in feeds_compute(module).items():
-            body = module.computations[name]
-            if any(OPS[node.op].collective for node in body.nodes):
-                order = self.order(module, body, works_of(module, body), feeds)
-                if order != [*range(len(order))]:
-                    computations[name] = reordered(body, order)
-        return attrs.evolve(module, computations=computations)
+        for name, each in orders.items():
+            order = self.order(each)
+            if order != [*range(len(order))]:
+                computations[name] = reordered(module.computations[name], order)
+        return with_computations(module, computations)
 
-    def order(
+    def orders(
         self,
         module: Module,
         body: Computation,
         works: Sequence[OpWork],
         feeds: Sequence[bool],
-    ) -> list[int]:
-        """The positions of a computation's nodes in their new order."""
-        region_ids = region_ids_of(body)
+    ) -> "Orders":
+        """The orders that a computation may have, of which `order` takes one."""
         kept = (body.root,) if body.name == module.entry else ()
-        ranges = live_ranges_of(body, region_ids, kept)
-        shifted = shifted_starts(
-            body, ranges, self.early_all_gather_layers, self.late_reduce_scatter_layers
+        layers = self.early_all_gather_layers, self.late_reduce_scatter_layers
+        return Orders(body, works, feeds, kept, *layers)
+
+    def order(self, orders: "Orders") -> list[int]:
+        """The positions of a computation's nodes in their new order."""
+        more = max(self.free_bytes, orders.total_bytes * self.limit_percent // 100)
+        limit = orders.peak_bytes + max(0, more - orders.total_bytes)
+        return orders.within(limit, self.window)
+
+
+class Orders:
+    """The orders of a computation's nodes that use so many bytes or so many."""
+
+    def __init__(
+        self,
+        body: Computation,
+        works: Sequence[OpWork],
+        feeds: Sequence[bool],
+        kept: Sequence[int],
+        early: int | None,
+        late: int | None,
+    ) -> None:
+        """`kept` are live to the end, `early` and `late` layers of collectives as `Schedule` has
+        them.
+        """
+        region_ids = region_ids_of(body)
+        self._ranges = live_ranges_of(body, region_ids, kept)
+        shifted = shifted_starts(body, self._ranges, early, late)
+        others_before = anti_dependences(body, self._ranges)
+        self._regions = [
+            (region, _tasks(body, region, works, feeds, shifted, others_before))
+            for region in _regions(region_ids)
+        ]
+        self.peak_bytes = max(peak_bytes(self._ranges, region) for region, _ in self._regions)
+        """What values take at once in program order."""
+        always_live = [node for node in body.nodes if node.op in ("constant", "parameter")]
+        always_live += [body.nodes[position] for position in kept]
+        self.total_bytes = self.peak_bytes + sum(
+            array.size_bytes for node in always_live for array in leaves(node.type)
         )
-        others_before = anti_dependences(body, ranges)
-        regions = _regions(region_ids)
-        limit = self._limit(body, kept, max(peak_bytes(ranges, region) for region in regions))
+        """The same with parameters, constants and what is kept."""
+
+    def within(self, limit_bytes: float, window: int) -> list[int]:
+        """The positions in the order that takes no more than so much."""
         order: list[int] = []
-        for region in regions:
-            tasks = _tasks(body, region, works, feeds, shifted, others_before)
+        for number, (region, tasks) in enumerate(self._regions):
             if not any(task.work.latency for task in tasks):
                 order += region
                 continue
-            scheduled = list_schedule(tasks, ranges, region)
             # First without the limit: to keep it costs overlap, and time to schedule.
-            if peak_bytes(ranges, scheduled) > limit:
-                scheduled = list_schedule(tasks, ranges, region, limit, self.window)
-            numbers = [position - region.start for position in scheduled]
-            order += scheduled if pays(tasks, numbers) else region
+            scheduled, peak = self._unlimited[number]
+            if peak > limit_bytes:
+                limited = list_schedule(tasks, self._ranges, region, limit_bytes, window)
+                scheduled = self._if_it_pays(limited, region, tasks)
+            order += scheduled
         return order
 
-    def _limit(self, body: Computation, kept: Sequence[int], peak: int) -> int:
-        """Bytes that values may take at once, where they take `peak` in program order."""
-        always_live = [node for node in body.nodes if node.op in ("constant", "parameter")]
-        always_live += [body.nodes[position] for position in kept]
-        total = peak + sum(array.size_bytes for node in always_live for array in leaves(node.type))
-        more = max(self.free_bytes, total * self.limit_percent // 100) - total
-        return peak + max(0, more)
+    @functools.cached_property
+    def _unlimited(self) -> Mapping[int, tuple[Sequence[int], int]]:
+        """By region with collectives: the order if memory does not matter, or program order where
+        that does not pay; and how many bytes the former takes.
+        """
+        unlimited = {}
+        for number, (region, tasks) in enumerate(self._regions):
+            if any(task.work.latency for task in tasks):
+                scheduled = list_schedule(tasks, self._ranges, region)
+                peak = peak_bytes(self._ranges, scheduled)
+                unlimited[number] = self._if_it_pays(scheduled, region, tasks), peak
+        return unlimited
+
+    def _if_it_pays(
+        self, scheduled: Sequence[int], region: range, tasks: Sequence[Task]
+    ) -> Sequence[int]:
+        numbers = [position - region.start for position in scheduled]
+        return scheduled if pays(tasks, numbers) else region
 
 
 def pays(tasks: Sequence[Task], order: Sequence[int]) -> bool:
@@ -379,11 +428,11 @@ def pays(tasks: Sequence[Task], order: Sequence[int]) -> bool:
     return shares[LIKELY] <= 1 and sum(shares.values()) <= len(SPEEDS)
 
 
-def ends_of(module: Module, body: Computation) -> list[int]:
+def ends_of(body: Computation, works: Sequence[OpWork]) -> list[int]:
     """When the last node of a computation ends, in its order, at each of `SPEEDS`."""
     tasks = [
         Task(work, written_stream(node) or 0, node.operands)
-        for node, work in zip(body.nodes, works_of(module, body), strict=True)
+        for node, work in zip(body.nodes, works, strict=True)
     ]
     return [end_of(tasks, range(len(tasks)), speed) for speed in SPEEDS]
 

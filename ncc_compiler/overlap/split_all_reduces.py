@@ -34,7 +34,7 @@ from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.cost_model import CONTROL_FLOW, PER_COLLECTIVE_BYTE, START, work_of
 from ncc_compiler.passes.fold_constants import COMPARISONS
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, users_of, with_computations
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import Groups
 
@@ -376,7 +376,7 @@ class SplitAllReduces(Pass):
                     break
                 body = _split(module, body, splits)
             computations[name] = body
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
     def _splits(self, module: Module, body: Computation) -> list["_Split"]:
         """What can be split, no node in two of them."""

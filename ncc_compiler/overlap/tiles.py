@@ -169,6 +169,7 @@ class _Analysis:
         self._dimensions: dict[Value, range] = {}
         self._reduced: dict[int, list[int]] = {}  # by reducing member: dimensions, then classes
         self._opaque: list[int] = []  # dimensions that some member needs whole
+        self._known_classes: dict[Value, tuple[int, ...]] = {}
         for member in members:
             self._tie(member, self._nodes[member])
 
@@ -268,7 +269,12 @@ class _Analysis:
                 self._opaque += [one, other]
 
     def _classes(self, value: Value) -> tuple[int, ...]:
-        return tuple(self._sets.find(dimension) for dimension in self._dims(value))
+        """The classes of its dimensions; of no use before all members are tied."""
+        classes = self._known_classes.get(value)
+        if classes is None:
+            classes = tuple([self._sets.find(dimension) for dimension in self._dims(value)])
+            self._known_classes[value] = classes
+        return classes
 
     def _shape(self, value: Value) -> tuple[int, ...]:
         return _array(self._nodes[self._node_of(value)]).shape

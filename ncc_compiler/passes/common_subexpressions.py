@@ -7,7 +7,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute, Module, Node, NodeId
 from ncc_compiler.ir.ops import BARRIERS, OPS
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation
+from ncc_compiler.passes.rebuild import Rebuild, rewrite_computation, with_computations
 
 # Attributes that say where a node comes from or how it is to be laid out, not what it computes.
 # Channels pair collectives in XLA; here every rank runs the same instructions in the same order.
@@ -30,7 +30,7 @@ class CommonSubexpressions(Pass):
             name: rewrite_computation(computation, _Merge())
             for name, computation in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 class _Merge:

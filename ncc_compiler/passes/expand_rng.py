@@ -23,7 +23,7 @@ from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.order import branch_names
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild
+from ncc_compiler.passes.rebuild import Rebuild, with_computations
 from ncc_runtime.neff.shared.dtypes import DType
 
 _ITERATION = ArrayType(DType.U64)
@@ -68,7 +68,7 @@ class ExpandRng(Pass):
                 rebuilder = _IterationCounting(computation, module, counting, self.seed, numbers)
                 computation = rebuilder.rebuilt(name == module.entry, name in conditions)
             computations[name] = computation
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _blocks(node: Node) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from ncc_compiler.passes.rebuild import (
     provenance,
     rewrite_computation,
     unused_name,
+    with_computations,
 )
 from ncc_runtime.neff.shared.dtypes import DType
 
@@ -66,7 +67,7 @@ class ExpandScans(Pass):
             if any(node.op == "scan" for node in computation.nodes):
                 computation = rewrite_computation(computation, expand)
             computations[name] = computation  # callees first: behind the loops of its scans
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ import attrs
 from ncc_compiler.ir.graph import Attribute, Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, users_of
+from ncc_compiler.passes.rebuild import Rebuild, users_of, with_computations
 
 _TRANSPOSE = "transpose"
 _PER_ELEMENT = frozenset({"all-reduce", "convert", "multiply", "divide", "negate"})
@@ -51,7 +51,7 @@ class FoldTransposes(Pass):
             name: _Folding(body).run() if _is_concerned(body) else body
             for name, body in module.computations.items()
         }
-        return attrs.evolve(module, computations=computations)
+        return with_computations(module, computations)
 
 
 def _is_concerned(body: Computation) -> bool:
@@ -123,7 +123,9 @@ class _Folding:
     def _turn(self, position: int) -> None:
         """Find the product that a transpose can go into, and all on the way there."""
         nodes, order = self._body.nodes, self._body.nodes[position].integers("dimensions")
-        path, (current,) = [], nodes[position].operands
+        path: list[int] = []
+        current: int
+        (current,) = nodes[position].operands
         while True:
             node = nodes[current]
             is_read_once = len(self._users[current]) == 1 and current != self._body.root

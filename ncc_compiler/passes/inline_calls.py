@@ -8,7 +8,7 @@ from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.options import INLINE_LIMIT_NODES
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation
+from ncc_compiler.passes.rebuild import Rebuild, reachable, rewrite_computation, with_computations
 
 _CALLS = {"call": "to_apply", "fusion": "calls"}
 _CONTROL_FLOW = frozenset({"while", "conditional"})
@@ -38,7 +38,7 @@ class InlineCalls(Pass):
 
             has_calls = any(node.op in _CALLS for node in computation.nodes)
             done[name] = rewrite_computation(computation, inline) if has_calls else computation
-        return attrs.evolve(module, computations=reachable(done, module.entry))
+        return with_computations(module, reachable(done, module.entry))
 
     def _refuse_explosion(self, module: Module) -> None:
         sizes: dict[str, int] = {}

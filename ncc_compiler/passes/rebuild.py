@@ -1,6 +1,7 @@
 """How passes make new computations: nodes in order, each under a name of its own."""
 
 import heapq
+import operator
 from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
@@ -85,7 +86,11 @@ class Rebuild:
         return kind
 
     def finish(self) -> Computation:
-        root = self.new_ids[self._old.root]
+        """The new computation; the old one if nothing is new."""
+        root, old = self.new_ids[self._old.root], self._old
+        is_old = len(self.nodes) == len(old.nodes) and all(map(operator.is_, self.nodes, old.nodes))
+        if root == old.root and is_old:
+            return old
         return attrs.evolve(self._old, nodes=tuple(self.nodes), root=root)
 
 
@@ -143,7 +148,15 @@ def rewrite_module(
         else computation
         for name, computation in module.computations.items()
     }
-    return attrs.evolve(module, computations=computations)
+    return with_computations(module, computations)
+
+
+def with_computations(module: Module, computations: Mapping[str, Computation]) -> Module:
+    """The module with these computations; the same one if they are those that it has."""
+    is_same = len(computations) == len(module.computations) and all(
+        map(operator.is_, computations.values(), module.computations.values())
+    )
+    return module if is_same else attrs.evolve(module, computations=computations)
 
 
 def stable_order(uses: Sequence[Sequence[int]]) -> list[int]:
@@ -171,8 +184,7 @@ def reachable(computations: Mapping[str, Computation], entry: str) -> dict[str, 
     """The computations that the entry runs, directly or through others, in their order."""
     reached, pending = {entry}, [entry]
     while pending:
-        nodes = computations[pending.pop()].nodes
-        new = {callee for node in nodes for _, callee in node.callees()} - reached
+        new = set(computations[pending.pop()].called) - reached
         reached |= new
         pending += new
     return {name: computation for name, computation in computations.items() if name in reached}

@@ -13,7 +13,7 @@ from ncc_compiler.ir.graph import Attribute, Computation, Module, Node
 from ncc_compiler.ir.ops import BARRIERS, OPS
 from ncc_compiler.ir.types import TupleType
 from ncc_compiler.passes.manager import Pass
-from ncc_compiler.passes.rebuild import DROPPED, Rebuild, reachable, users_of
+from ncc_compiler.passes.rebuild import DROPPED, Rebuild, reachable, users_of, with_computations
 
 
 @attrs.frozen
@@ -46,12 +46,14 @@ class RemoveDeadCode(Pass):
             alive[name] = kept
             if any(has_effect):
                 effectful.add(name)
-        return attrs.evolve(module, computations=reachable(alive, module.entry))
+        return with_computations(module, reachable(alive, module.entry))
 
 
 def _has_effect(node: Node, effectful: Collection[str]) -> bool:
     """Whether a node does something beside its value, or runs one of these computations."""
-    return OPS[node.op].has_side_effect or any(callee in effectful for _, callee in node.callees())
+    if OPS[node.op].has_side_effect:
+        return True
+    return bool(effectful) and any(callee in effectful for _, callee in node.callees())
 
 
 def _pruned(

@@ -1,6 +1,6 @@
 """How long work takes on engines of given speeds, in whole picoseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 
 import attrs
@@ -76,14 +76,14 @@ def engines_of(work: Work, speeds: Speeds) -> int:
     phases_ps = sum(max(busy_ps(phase, speeds).values(), default=0) for phase in work.phases)
     if not work.overlaps:
         return phases_ps
-    busiest_ps = max(total_ps(work, speeds).values(), default=0)
+    busiest_ps = max(total_ps(work.phases, speeds).values(), default=0)
     return busiest_ps + ceil(work.tile * (phases_ps - busiest_ps))
 
 
-def total_ps(work: Work, speeds: Speeds) -> dict[Engine, int]:
+def total_ps(phases: Iterable[WorkPhase], speeds: Speeds) -> dict[Engine, int]:
     """Picoseconds of each engine that does something."""
     total: dict[Engine, int] = {}
-    for phase in work.phases:
+    for phase in phases:
         for engine, ps in busy_ps(phase, speeds).items():
             total[engine] = total.get(engine, 0) + ps
     return total
@@ -129,11 +129,11 @@ another where no topology is known."""
 _TIES = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 
 
-def engine_of(work: Work) -> Engine:
+def engine_of(phases: Iterable[WorkPhase]) -> Engine:
     """The engine that works longest, whose queue the instruction stands in; Vector where none does.
 
     The first of Tensor, Vector, Scalar and GpSimd where several work as long.
     """
-    total = total_ps(work, GENERIC)
+    total = total_ps(phases, GENERIC)
     busy = (engine for engine in _TIES if engine in total)
     return max(busy, key=total.__getitem__, default=Engine.VECTOR)

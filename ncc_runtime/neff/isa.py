@@ -25,6 +25,8 @@ class Engine(enum.Enum):
     GPSIMD = "GpSimd"
     SYNC = "Sync"
 
+    __hash__ = object.__hash__  # as in `dtypes.py`
+
 
 ENGINES: tuple[Engine, ...] = tuple(Engine)
 

@@ -380,7 +380,7 @@ def test_a_fusion_stands_in_the_queue_of_the_engine_that_works_longest(
     opcode: str, engine: Engine
 ) -> None:
     rows = Rows((F32, (128, 512)))
-    assert engine_of(rows.work(rows.same(opcode, 0))) is engine
+    assert engine_of(rows.work(rows.same(opcode, 0)).phases) is engine
 
 
 def test_counters_are_registers_of_a_sequencer() -> None:

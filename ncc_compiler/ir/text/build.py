@@ -422,9 +422,10 @@ def source_frame(module: Module, node: Node) -> SourceFrame | None:
         return None
     if (match := _FRAME_ID.search(metadata.text)) and int(match[1]) in module.frames:
         return module.frames[int(match[1])]
-    file, line = _FILE.search(metadata.text), _LINE.search(metadata.text)
+    file = _FILE.search(metadata.text)
     if file is None:
         return None
+    line = _LINE.search(metadata.text)
     return SourceFrame(_ESCAPE.sub(r"\1", file[1]), "", int(line[1]) if line else 0, 0)
 
 

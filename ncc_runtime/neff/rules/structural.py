@@ -230,8 +230,10 @@ def fusion(signature: Signature) -> Iterator[str]:
         ("results", signature.results, fused.types(fused.results)),
     )
     for word, arrays, expected in ends:
-        given, needed = ([array.type_text for array in kinds] for kinds in (arrays, expected))
-        if given != needed:
+        if [(each.dtype, each.shape) for each in arrays] != [
+            (each.dtype, each.shape) for each in expected
+        ]:
+            given, needed = ([array.type_text for array in kinds] for kinds in (arrays, expected))
             yield (
                 f"{word} are {', '.join(given) or 'none'}, "
                 f"those of fusion f{number} {', '.join(needed) or 'none'}"

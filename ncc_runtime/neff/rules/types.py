@@ -1,6 +1,6 @@
 """Counts, attributes and types of every instruction; equal signatures are checked once."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -142,24 +142,33 @@ def _places(program: Program) -> Iterator[_Place]:
     for engine in ENGINES:
         table = program.queues[engine]
         start = table.start.tolist()
-        kinds_in_rows = [kind_of[tensor] for tensor in table.tensors.tolist()]
+        tensors = table.tensors.tolist()
+        kinds_in_rows = [kind_of[tensor] for tensor in tensors]
         columns = (table.names(), table.attribute.tolist(), table.result_count.tolist())
         for pc, facts in enumerate(zip(*columns, strict=True)):
             key = (facts, tuple(kinds_in_rows[start[pc] : start[pc + 1]]))
             if key not in known:
                 known.add(key)
-                yield _place(program, engine, pc)
+                row = tensors[start[pc] : start[pc + 1]]
+                yield _place(program, engine, pc, facts, row)
 
 
-def _place(program: Program, engine: Engine, pc: int) -> _Place:
-    row = program.queues[engine][pc]
+def _place(
+    program: Program,
+    engine: Engine,
+    pc: int,
+    facts: tuple[str, int, int],
+    tensors: Sequence[int],
+) -> _Place:
+    opcode, attribute, results = facts
+    views = tuple([program.tensors[tensor] for tensor in tensors])
     return _Place(
-        f"queue {engine.value}, pc {pc}: {row.opcode}",
+        f"queue {engine.value}, pc {pc}: {opcode}",
         Signature(
-            row.opcode,
-            tuple(program.tensors[tensor] for tensor in row.results),
-            tuple(program.tensors[tensor] for tensor in row.operands),
-            program.attributes[row.attribute] if row.attribute != NONE else {},
+            opcode,
+            views[:results],
+            views[results:],
+            program.attributes[attribute] if attribute != NONE else {},
             program.regions,
             program.fusions,
         ),

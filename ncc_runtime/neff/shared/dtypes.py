@@ -46,12 +46,14 @@ class DType(enum.Enum):
     C64 = "c64"
     C128 = "c128"
 
+    __hash__ = object.__hash__  # each is one object; Enum's own hash is slow, being Python
+
     @property
     def numpy(self) -> np.dtype:
         """The numpy dtype that holds one element (from ml_dtypes where numpy has none)."""
         return _numpy_dtype(self)
 
-    @property
+    @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of one stored element."""
         return _numpy_dtype(self).itemsize
@@ -64,17 +66,17 @@ class DType(enum.Enum):
         """
         return _bits(self)
 
-    @property
+    @functools.cached_property
     def is_integer(self) -> bool:
         """Whether it is a signed or unsigned integer; pred is neither."""
         return self.value[0] in "su"
 
-    @property
+    @functools.cached_property
     def is_signed(self) -> bool:
         """Whether it is a signed integer."""
         return self.value[0] == "s"
 
-    @property
+    @functools.cached_property
     def is_float(self) -> bool:
         """Whether it is a real floating-point type, bfloat16, fp8, fp6 and fp4 included."""
         return self.value[0] in "fb"

@@ -11,8 +11,8 @@ from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
-from ncc_runtime.neff.work.phases import work_of_rows
-from ncc_runtime.neff.work.work import NOTHING, Work
+from ncc_runtime.neff.work.phases import phases_of_rows, work_of_rows
+from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
 
 
 def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
@@ -120,7 +120,21 @@ def _by_sequencer(read: Iterable[Typed], written: Iterable[Typed]) -> Work:
 
 def work_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Work:
     """The work of an instruction that performs a fusion."""
-    values, body = fusion.values, fusion.body
-    if _is_of_sequencer((row.opcode for row in body), values):
-        return _by_sequencer(values[: fusion.parameters], fusion.types(fusion.results))
-    return work_of_rows(Dataflow(values, fusion.parameters, body, fusion.results, regions))
+    flow = _flow_of_fusion(fusion, regions)
+    if flow is not None:
+        return work_of_rows(flow)
+    return _by_sequencer(fusion.values[: fusion.parameters], fusion.types(fusion.results))
+
+
+def phases_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> tuple[WorkPhase, ...]:
+    """The phases of its work."""
+    flow = _flow_of_fusion(fusion, regions)
+    return () if flow is None else phases_of_rows(flow)
+
+
+def _flow_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Dataflow | None:
+    """Its rows; None if registers of a sequencer do all of it."""
+    values, rows = fusion.values, fusion.body
+    if _is_of_sequencer((row.opcode for row in rows), values):
+        return None
+    return Dataflow(values, fusion.parameters, rows, fusion.results, regions)

@@ -41,6 +41,13 @@ def work_of_rows(flow: Dataflow) -> Work:
     )
 
 
+def phases_of_rows(flow: Dataflow) -> tuple[WorkPhase, ...]:
+    """The phases of that work."""
+    costs = EngineCosts(flow).costs
+    level, chains, _ = _levels(flow, costs)
+    return _phases(flow, costs, level, chains)
+
+
 def _levels(flow: Dataflow, costs: Costs) -> tuple[list[int], list[Chain], bool]:
     """The phase of each row, the longest chain of instructions to it, whether there are
     products.

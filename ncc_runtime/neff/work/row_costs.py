@@ -118,8 +118,9 @@ class EngineCosts:
 
     def _mode(self, row: FusedInstr, arrays: Sequence[int]) -> Mode:
         kinds = [self._flow.stored[value] for value in (*arrays, row.results[0])]
-        if not all(kind.is_float and kind.size_bytes <= 2 for kind in kinds):
-            return Mode.FULL
+        for kind in kinds:
+            if kind.size_bytes > 2 or not kind.is_float:
+                return Mode.FULL
         is_two_bytes = all(kind.size_bytes == 2 for kind in kinds)
         if len(arrays) <= 1:
             return Mode.NARROW if is_two_bytes else Mode.NARROW_PAIR

@@ -68,11 +68,12 @@ def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int
                 read.add(operand)
             for result in row.results:
                 times[operand] = max(times[operand], times[result])
+    largest = max((value.elements for value in flow.values), default=1)
     bytes_read = dma_read = 0
     for value in range(flow.parameters):
         size = flow.values[value].size_bytes
         if value in read:
-            often = max(times[value], passes if _is_large(flow, value) else 1, 1)
+            often = max(times[value], passes if 2 * flow.values[value].elements > largest else 1, 1)
             bytes_read += size * often
             dma_read += size * often
         for row in in_part.get(value, ()) if value not in read else ():
@@ -80,7 +81,3 @@ def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int
             bytes_read += part
             dma_read += bytes_of_dma(part, contiguous_bytes(row, flow.values))
     return bytes_read, dma_read
-
-
-def _is_large(flow: Dataflow, value: int) -> bool:
-    return 2 * flow.values[value].elements > max(item.elements for item in flow.values)
