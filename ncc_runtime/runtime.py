@@ -64,6 +64,7 @@ if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
     from ncc_runtime.plans.files import PlanFile
+    from ncc_runtime.pure_collectives import PureCollective
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
 
@@ -103,7 +104,7 @@ class Model:
         self.algorithms = dict(algorithms or {})  # that were forced, by operator
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
-        self._machines: dict[tuple[int, bool], Devices] = {}
+        self._machines: dict[tuple[int, bool, bool], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
 
@@ -556,10 +557,20 @@ class Model:
     def _machine(self, options: RunOptions) -> "Devices":
         from ncc_runtime.execution.values.devices import Devices
 
-        key = (options.threads, options.checked)
+        key = (options.threads, options.checked, options.verify)
         if key not in self._machines:
-            self._machines = {key: Devices(self.executable, options.threads, options.checked)}
+            pure = self._pure if options.verify and not options.checked else {}
+            forms = {number: one.form for number, one in pure.items()}
+            machine = Devices(self.executable, options.threads, options.checked, forms)
+            self._machines = {key: machine}
         return self._machines[key]
+
+    @functools.cached_property
+    def _pure(self) -> "Mapping[int, PureCollective]":
+        """The collectives that are functions of their operands, if the program is proved."""
+        from ncc_runtime.pure_collectives import pure_collectives
+
+        return pure_collectives(self.executable)
 
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
@@ -576,7 +587,10 @@ class Model:
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
-                if isinstance(queue, DmaQueue):
+                if batch.collective is not None:
+                    number = batch.collective.placeholder
+                    counter.add_performed(pure[number].traffic, number, batch.ranks)
+                elif isinstance(queue, DmaQueue):
                     moved, row = machine.resolved(batch)
                     counter.add(moved, row, batch.ranks)
                     if moved is not queue:
@@ -584,13 +598,17 @@ class Model:
                             batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks]
                         )
 
+        # of programs that are not proved, and for who wants to see rows, rows are performed
+        is_literal = watch is not None or options.checked or options.shuffle_seed is not None
+        pure = {} if is_literal or not options.verify else self._pure
+        at_once = [one.at_once for one in pure.values()]
         shuffle = options.shuffle_seed
         generator = None if shuffle is None else np.random.default_rng(shuffle)
         decisions = ValueDecisions(self.executable, machine)
         recorded = RecordedDecisions(self.executable.ranks, decisions)
         # BLAS on one thread: its own threads would change the order of sums with the machine
         with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
-            Scheduler(self.executable, recorded).run(perform, generator)
+            Scheduler(self.executable, recorded, at_once=at_once).run(perform, generator)
         return recorded, counter.traffic(), sizes
 
 

@@ -6,12 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ncc_runtime.execution.scheduler import RowBatch
+from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -34,7 +35,14 @@ Begun = Callable[[], object]
 class Devices:
     """Memory of all ranks and what instructions do to it; reusable over runs."""
 
-    def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        threads: int = 1,
+        checked: bool = False,
+        normal_forms: Mapping[int, NormalForm] | None = None,
+    ) -> None:
+        """`normal_forms` are those of proved collectives, by placeholder."""
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
@@ -42,6 +50,8 @@ class Devices:
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
+        self._normal_forms = normal_forms or {}
+        self._evaluations: dict[tuple[int, tuple[int, ...]], Evaluation] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
         program = executable.program
@@ -166,6 +176,8 @@ class Devices:
             future.result()
 
     def _tasks(self, batch: RowBatch) -> list[Task]:
+        if batch.collective is not None:
+            return self._collective_tasks(batch.collective, batch.groups)
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -183,6 +195,24 @@ class Devices:
         work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
         parts = self._divided(batch.ranks, work)
         return [functools.partial(self._compute, queue, row, ranks) for ranks in parts]
+
+    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[Task]:
+        """A collective of some groups by its normal form."""
+        number = collective.placeholder
+        ranks = collective.groups[0]
+        program = self.executable.stage_of(ranks[0]).program
+        placeholder = program.placeholders[number]
+        operands, results = (
+            [self._views[tensor].reshape(self.arena.ranks, -1) for tensor in tensors]
+            for tensors in (placeholder.operands, placeholder.results)
+        )
+        if (number, groups) not in self._evaluations:
+            form = self._normal_forms[number]
+            if len(groups) < len(collective.groups):
+                form = form.of_groups(groups)
+            shares = _share_memory(program, placeholder.operands, placeholder.results)
+            self._evaluations[number, groups] = Evaluation(form, self._threads, shares)
+        return self._evaluations[number, groups].tasks(operands, results)
 
     def _transfer_tasks(self, batch: RowBatch) -> list[Task]:
         queue, row = self.resolved(batch)
@@ -279,6 +309,19 @@ class Devices:
                 self._byte_owners.write_tensor(
                     self.executable.program.tensors[TensorId(tensor)], ranks
                 )
+
+
+def _share_memory(program: Program, operands: Iterable[int], results: Iterable[int]) -> bool:
+    """Whether any operand overlaps any result."""
+    read, written = (
+        [(program.address(tensor), program.tensors[TensorId(tensor)].size_bytes) for tensor in some]
+        for some in (operands, results)
+    )
+    return any(
+        start < address + length and address < start + size
+        for start, size in read
+        for address, length in written
+    )
 
 
 def _is_update_in_place(program: Program, instr: Instr) -> bool:

@@ -1,0 +1,341 @@
+"""Collectives as functions of their operands: each byte read once, each result written once.
+
+A proved collective is a pure function. Every interval of a result is one expression over the
+operands, with its order of reduction and its roundings, whatever the order in which descriptors
+run. `NormalForm` holds these expressions (`bits/normal_forms.py` reads them from an executable);
+`evaluate` computes them without descriptors, semaphores and channel buffers, block by block, so
+that a block stays in the host's cache from its first operand to its last result.
+
+Pieces that one expression makes of different ranks, as the chunks of a ring, form a class: one list
+of steps, and a row of ranks for each piece. Small pieces of a class are stacked, since numpy's
+calls would take longer than their work; large ones go block by block, over threads.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.transfers import reduce_parts
+from ncc_runtime.neff.shared.reductions import Reduction
+
+BLOCK_BYTES = 128 * 1024
+"""A block and what it is made of stay in a core's cache (measured, docs/performance.md)."""
+
+STACKED_BYTES = 16 * 1024
+"""Pieces up to this size are gathered and computed together."""
+
+TASK_BYTES = 1 << 20
+"""Bytes read and written that are worth a task of their own."""
+
+
+@attrs.frozen
+class Step:
+    """Parts joined from left to right, divided, rounded once, kept in a register.
+
+    A part is the piece's leaf of that number, or, if negative, ~register.
+    """
+
+    register: int
+    parts: tuple[int, ...]
+    divisor: int = 1
+
+
+@attrs.frozen(eq=False)
+class PieceClass:
+    """Pieces of results of one size that are computed alike. Sizes and offsets are in elements.
+
+    Piece i is made by `steps` of the elements [offset[i], offset[i] + size) of operand `operand` of
+    ranks leaves[i]; it is written to result `operand` of target_rank[i], each at its target_offset.
+    Without steps it is a copy of its only leaf, without leaves it is zeros.
+    """
+
+    steps: tuple[Step, ...]
+    operand: int
+    size: int
+    group: np.ndarray  # (pieces,) which group of the collective it belongs to
+    leaves: np.ndarray  # (pieces, leaves) int64, ranks
+    offset: np.ndarray  # (pieces,) int64
+    target_rank: np.ndarray  # (pieces, targets) int64
+    target_offset: np.ndarray  # (pieces, targets) int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def cost_bytes(self) -> int:
+        """Elements read and written."""
+        return self.size * (self.leaves.size + self.target_rank.size)
+
+    def of_groups(self, groups: Sequence[int]) -> "PieceClass":
+        """The pieces of some groups."""
+        where = np.isin(self.group, groups)
+        columns = ("group", "leaves", "offset", "target_rank", "target_offset")
+        return attrs.evolve(self, **{name: getattr(self, name)[where] for name in columns})
+
+
+@attrs.frozen(eq=False)
+class NormalForm:
+    """What a collective computes.
+
+    Where operands and results share memory, `is_blockwise` says that no piece reads what another
+    one writes; otherwise operands are copied first.
+    """
+
+    dtype: np.dtype
+    reduction: Reduction | None
+    classes: tuple[PieceClass, ...]
+    groups: tuple[tuple[int, ...], ...]  # ranks that depend on each other, by number
+    is_blockwise: bool
+
+    def of_groups(self, groups: Sequence[int]) -> "NormalForm":
+        """The same for some of its groups."""
+        classes = tuple(one.of_groups(groups) for one in self.classes)
+        return attrs.evolve(self, classes=tuple(one for one in classes if len(one)))
+
+
+Task = Callable[[], None]
+
+
+class Evaluation:
+    """A normal form, ready to be computed on arrays again and again.
+
+    `in_place`: operands lie where results do. Rows of the arrays are contiguous.
+    """
+
+    def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
+        self._form = form
+        self._copies_operands = in_place and not form.is_blockwise
+        self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
+        stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
+        self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
+        blocks = [
+            block
+            for one in form.classes
+            if not _is_stacked(one, form.dtype)
+            for block in _blocks(one, form.dtype)
+        ]
+        cost = sum(block.cost for block in blocks) * form.dtype.itemsize
+        parts = max(1, min(threads, cost // TASK_BYTES))
+        self._parts = _divided(blocks, parts)
+
+    def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Task]:
+        """What is to be done, in any order, for arrays [ranks, elements]."""
+        if self._copies_operands:
+            operands = [operand.copy() for operand in operands]
+        tasks: list[Task] = [
+            lambda one=one: one.perform(operands, results)  # type: ignore[misc]
+            for one in self._stacked
+        ]
+        if self._parts:
+            rows = [list(operand) for operand in operands], [list(result) for result in results]
+            tasks += [lambda part=part: self._perform(part, *rows) for part in self._parts]  # type: ignore[misc]
+        return tasks
+
+    def _perform(
+        self,
+        blocks: "Sequence[_Block]",
+        operands: Sequence[Sequence[np.ndarray]],
+        results: Sequence[Sequence[np.ndarray]],
+    ) -> None:
+        arithmetic = self._arithmetic
+        largest = max(block.end - block.start for block in blocks)
+        registers: list[np.ndarray] = []
+        with np.errstate(all="ignore"):
+            for block in blocks:
+                read, written = operands[block.operand], results[block.operand]
+                start, end = block.start, block.end
+                targets = [
+                    written[rank][start + shift : end + shift] for rank, shift in block.targets
+                ]
+                if not block.leaves:
+                    for target in targets:
+                        target[:] = 0
+                    continue
+                leaves = [read[rank][start:end] for rank in block.leaves]
+                if not block.steps:
+                    for target in targets:
+                        target[:] = leaves[0]
+                    continue
+                while len(registers) < block.registers:
+                    registers.append(np.empty(largest, self._form.dtype))
+                own = [register[: end - start] for register in registers[: block.registers]]
+                # the register of the result is its first target, if nothing reads that any more
+                if arithmetic.may_use_targets:
+                    own[block.steps[-1].register] = targets[0]
+                value = arithmetic.value(block.steps, leaves, own)
+                for target in targets:
+                    if target is not value:
+                        target[:] = value
+
+
+@attrs.frozen(eq=False)
+class _Block:
+    """A part of a piece that is computed at once."""
+
+    steps: tuple[Step, ...]
+    registers: int
+    operand: int
+    leaves: tuple[int, ...]  # ranks
+    targets: tuple[tuple[int, int], ...]  # ranks, and how far behind the operand's place
+    start: int  # of the operand
+    end: int
+
+    @property
+    def cost(self) -> int:
+        """Elements read and written."""
+        return (self.end - self.start) * (len(self.leaves) + len(self.targets))
+
+
+def _blocks(one: PieceClass, dtype: np.dtype) -> Iterator[_Block]:
+    step = max(1, BLOCK_BYTES // dtype.itemsize)
+    registers = 1 + max((each.register for each in one.steps), default=-1)
+    for piece in range(len(one)):
+        first = int(one.offset[piece])
+        leaves = tuple(one.leaves[piece].tolist())
+        shifts = (one.target_offset[piece] - first).tolist()
+        targets = tuple(zip(one.target_rank[piece].tolist(), shifts, strict=True))
+        for start in range(first, first + one.size, step):
+            end = min(start + step, first + one.size)
+            yield _Block(one.steps, registers, one.operand, leaves, targets, start, end)
+
+
+def _divided(blocks: list[_Block], parts: int) -> list[list[_Block]]:
+    """Blocks in as many runs of about the same cost."""
+    if not blocks:
+        return []
+    ends = np.cumsum([block.cost for block in blocks])
+    number = np.minimum((ends - 1) * parts // int(ends[-1]), parts - 1)
+    cuts = np.searchsorted(number, np.arange(parts + 1)).tolist()
+    return [blocks[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+
+
+# ---- small pieces
+
+
+def _is_stacked(one: PieceClass, dtype: np.dtype) -> bool:
+    return len(one) > 1 and one.size * dtype.itemsize <= STACKED_BYTES
+
+
+class _Stacked:
+    """All pieces of a class at once, each leaf of all of them with one call."""
+
+    def __init__(self, one: PieceClass, arithmetic: "_Arithmetic") -> None:
+        self._pieces, self._arithmetic = one, arithmetic
+        self._registers = 1 + max((step.register for step in one.steps), default=-1)
+        offsets = [one.offset, one.target_offset.ravel()]
+        self._is_even = not any((offset % one.size).any() for offset in offsets)
+        self._scale = one.size if self._is_even else 1
+        self._from = one.offset // self._scale
+        self._to = one.target_rank.T, one.target_offset.T // self._scale
+
+    def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+        one = self._pieces
+        written = self._windows(results[one.operand])
+        if not one.leaves.shape[1]:
+            written[self._to] = np.zeros((), written.dtype)
+            return
+        read = self._windows(operands[one.operand])
+        leaves = [read[ranks, self._from] for ranks in one.leaves.T]
+        value = leaves[0]
+        if one.steps:
+            own = [np.empty_like(value) for _ in range(self._registers)]
+            with np.errstate(all="ignore"):
+                value = self._arithmetic.value(one.steps, leaves, own)
+        written[self._to] = value
+
+    def _windows(self, array: np.ndarray) -> np.ndarray:
+        """Runs of a piece's size as [rank, place, element], a view."""
+        size = self._pieces.size
+        if self._is_even and array.shape[1] % size == 0:
+            return array.reshape(len(array), -1, size, copy=False)
+        # as_strided refuses some dtypes that are not numpy's own: integers carry them
+        is_own = array.dtype.isbuiltin == 1
+        words = array if is_own else array.view(np.dtype(f"u{array.dtype.itemsize}"))
+        row, element = words.strides
+        shape = (len(words), (words.shape[1] - size) // self._scale + 1, size)
+        strides = (row, element * self._scale, element)
+        runs = np.lib.stride_tricks.as_strided(words, shape, strides)
+        return runs if is_own else runs.view(array.dtype)
+
+
+# ---- arithmetic
+
+
+_UFUNCS: dict[Reduction, np.ufunc] = {
+    Reduction.ADD: np.add,
+    Reduction.AVERAGE: np.add,
+    Reduction.MULTIPLY: np.multiply,
+    Reduction.AND: np.bitwise_and,
+    Reduction.OR: np.bitwise_or,
+}
+_EXTREMES: dict[Reduction, np.ufunc] = {
+    Reduction.MINIMUM: np.minimum,
+    Reduction.MAXIMUM: np.maximum,
+}
+
+
+def _ufunc(dtype: np.dtype, reduction: Reduction) -> np.ufunc | None:
+    """What joins elements in their own type without a temporary; None if nothing does.
+
+    The bits are those of `reduce_parts`.
+    """
+    if dtype.isbuiltin != 1 or dtype == np.float16:
+        return None
+    if dtype.kind in "iu":
+        return _UFUNCS.get(reduction) or _EXTREMES[reduction]
+    if dtype.kind == "b":
+        return None
+    is_sum = reduction in (Reduction.ADD, Reduction.AVERAGE)
+    return _UFUNCS[reduction] if is_sum or (dtype.kind, reduction) == ("f", Reduction.MULTIPLY) else None
+
+
+@attrs.frozen(eq=False)
+class _Arithmetic:
+    """How the steps of pieces are computed."""
+
+    dtype: np.dtype
+    reduction: Reduction | None
+    ufunc: np.ufunc | None
+    may_use_targets: bool  # as registers
+
+    @classmethod
+    def of(
+        cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
+    ) -> "_Arithmetic":
+        ufunc = None if reduction is None else _ufunc(dtype, reduction)
+        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None)
+
+    def value(
+        self, steps: Sequence[Step], leaves: Sequence[np.ndarray], registers: list[np.ndarray]
+    ) -> np.ndarray:
+        """What the steps make of leaves; it may lie in a register."""
+        for step in steps:
+            parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
+            if self.ufunc is None:
+                registers[step.register] = reduce_parts(parts, self.reduction, step.divisor)
+            else:
+                self._join(parts, step.divisor, registers[step.register])
+        total = registers[steps[-1].register]
+        if self.ufunc is not None and self.dtype.kind in "fc":
+            _make_nans_canonical(total)
+        return total
+
+    def _join(self, parts: Sequence[np.ndarray], divisor: int, total: np.ndarray) -> None:
+        assert self.ufunc is not None, self.dtype
+        if len(parts) == 1:
+            total[...] = parts[0]
+        else:
+            self.ufunc(parts[0], parts[1], out=total)
+            for part in parts[2:]:
+                self.ufunc(total, part, out=total)
+        if divisor != 1:
+            np.divide(total, self.dtype.type(divisor), out=total)
+
+
+def _make_nans_canonical(array: np.ndarray) -> None:
+    """`canonical_nans` where the array is; one pass over what has none."""
+    parts = array.view(array.real.dtype) if array.dtype.kind == "c" else array
+    if np.isnan(np.minimum.reduce(parts, axis=None)):
+        array[...] = canonical_nans(array)
