@@ -30,6 +30,7 @@ from ncc_runtime.execution.control_flow import (
     decisions_without_values,
 )
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
+from ncc_runtime.execution.tape import Tape, tape_of
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
@@ -52,7 +53,7 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.collectives import beyond_policy, collective_rows
+from ncc_runtime.report.collectives import beyond_policy
 from ncc_runtime.report.run import Run, Verification, heading
 from ncc_runtime.step_inputs import inputs_of_steps
 from ncc_runtime.topology import fault_names
@@ -107,6 +108,7 @@ class Model:
         self._machines: dict[tuple[int, bool, bool], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
+        self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -260,8 +262,12 @@ class Model:
         if arrays is None:
             return self._timed(given, options, started)
         machine = self._machine(options)
-        machine.load(arrays)
-        return self._computed(machine, given, options, started, watch=watch)
+        tape = self._tape(options) if watch is None else None
+        try:
+            machine.load(arrays, tape=tape)
+            return self._computed(machine, given, options, started, watch=watch)
+        finally:
+            machine.release()
 
     def run_steps(
         self,
@@ -423,7 +429,6 @@ class Model:
             healthy_us=beside_us[0],
             free_us=beside_us[1],
             traffic=traffic,
-            collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
             verdicts=self.verdicts,
@@ -476,7 +481,6 @@ class Model:
             outputs=outputs,
             trace=trace,
             traffic=traffic,
-            collectives=() if trace is None else collective_rows(executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
             verdicts=self.verdicts,
@@ -572,12 +576,28 @@ class Model:
 
         return pure_collectives(self.executable)
 
+    def _tape(self, options: RunOptions) -> Tape | None:
+        """All that a run performs; None where values, or the caller, decide what and in which order."""
+        if options.checked or options.shuffle_seed is not None:
+            return None
+        if options.verify not in self._tapes:
+            pure = self._pure if options.verify else {}
+            at_once = [one.at_once for one in pure.values()]
+            sent = {number: one.traffic for number, one in pure.items()}
+            self._tapes[options.verify] = tape_of(self.executable, at_once, sent)
+        return self._tapes[options.verify]
+
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
         """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
-        import threadpoolctl
-
+        tape = self._tape(options) if watch is None else None
+        if tape is not None:
+            with machine:
+                machine.play(tape)
+            decisions = ValueDecisions(self.executable, machine)
+            nothing = RecordedDecisions(self.executable.ranks, decisions)
+            return nothing, tape.traffic, SizeRecord(self.executable)
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
 
@@ -606,8 +626,7 @@ class Model:
         generator = None if shuffle is None else np.random.default_rng(shuffle)
         decisions = ValueDecisions(self.executable, machine)
         recorded = RecordedDecisions(self.executable.ranks, decisions)
-        # BLAS on one thread: its own threads would change the order of sums with the machine
-        with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
+        with machine:
             Scheduler(self.executable, recorded, at_once=at_once).run(perform, generator)
         return recorded, counter.traffic(), sizes
 

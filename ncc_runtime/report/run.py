@@ -16,7 +16,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import Policy, RunOptions
 from ncc_runtime.report import html
-from ncc_runtime.report.collectives import CollectiveRow
+from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class Run:
     outputs: list[np.ndarray]
     trace: Trace | None
     traffic: tuple[Traffic, ...]
-    collectives: tuple[CollectiveRow, ...]
     proofs: tuple[Proof, ...] = ()
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
@@ -83,6 +82,11 @@ class Run:
     free_us: float | None = None
     faults: FaultsOfRun | None = None
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+
+    @functools.cached_property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """A row for each collective; made when it is asked for."""
+        return collective_rows(self.executable, self.traffic, self.trace)
 
     @functools.cached_property
     def result(self) -> Any:

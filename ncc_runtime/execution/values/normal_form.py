@@ -11,6 +11,7 @@ of steps, and a row of ranks for each piece. Small pieces of a class are stacked
 calls would take longer than their work; large ones go block by block, over threads.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -64,7 +65,7 @@ class PieceClass:
         return len(self.offset)
 
     @property
-    def cost_bytes(self) -> int:
+    def cost(self) -> int:
         """Elements read and written."""
         return self.size * (self.leaves.size + self.target_rank.size)
 
@@ -95,7 +96,7 @@ class NormalForm:
         return attrs.evolve(self, classes=tuple(one for one in classes if len(one)))
 
 
-Task = Callable[[], None]
+Work = Callable[[], object]
 
 
 class Evaluation:
@@ -119,18 +120,19 @@ class Evaluation:
         cost = sum(block.cost for block in blocks) * form.dtype.itemsize
         parts = max(1, min(threads, cost // TASK_BYTES))
         self._parts = _divided(blocks, parts)
+        in_all = sum(one.cost for one in form.classes) * form.dtype.itemsize
+        self.work = in_all // max(1, len(self._stacked) + len(self._parts))  # bytes of a task
 
-    def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Task]:
+    def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         """What is to be done, in any order, for arrays [ranks, elements]."""
         if self._copies_operands:
             operands = [operand.copy() for operand in operands]
-        tasks: list[Task] = [
-            lambda one=one: one.perform(operands, results)  # type: ignore[misc]
-            for one in self._stacked
+        tasks: list[Work] = [
+            functools.partial(one.perform, operands, results) for one in self._stacked
         ]
         if self._parts:
             rows = [list(operand) for operand in operands], [list(result) for result in results]
-            tasks += [lambda part=part: self._perform(part, *rows) for part in self._parts]  # type: ignore[misc]
+            tasks += [functools.partial(self._perform, part, *rows) for part in self._parts]
         return tasks
 
     def _perform(
