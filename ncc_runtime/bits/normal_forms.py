@@ -232,6 +232,7 @@ def _classes(
         key = (steps, len(ranks), operand, size, int(counts[number]))
         alike.setdefault(key, []).append(number)
     for (steps, width, operand, size, targets), numbers in alike.items():
+        numbers.sort(key=lambda number: (pieces[number, 0], pieces[number, 4]))  # group, offset
         own = pieces[numbers]
         cells = first[numbers][:, None] + np.arange(targets)
         yield PieceClass(

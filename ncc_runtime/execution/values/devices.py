@@ -9,6 +9,7 @@ import collections
 import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
@@ -44,6 +45,13 @@ SPLIT_WORK = 1 << 20
 
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; below, to name them takes longer."""
+
+
+KEPT_OUTPUTS = 2
+"""Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
+
+_UNSHARED = 3
+"""References to an array that only the devices keep: theirs, a loop's, and that of the count."""
 
 
 @attrs.frozen(eq=False)
@@ -83,6 +91,9 @@ class Devices:
         self._tape: _PreparedTape | None = None
         self._instructions: dict[tuple[int, int, int, int], _Instruction] = {}
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
+        self._made: dict[int, collections.deque[np.ndarray]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=KEPT_OUTPUTS)
+        )
         self._has_constants = False
         self._lent: dict[int, np.ndarray] = {}  # outputs in arrays of their own, by tensor
         self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
@@ -146,8 +157,7 @@ class Devices:
             prepared = self._prepared(tape)
             borrowed = prepared.borrowed
             for tensor in prepared.lent:
-                one = self.executable.program.tensors[TensorId(tensor)]
-                array = np.empty((self.arena.ranks, *one.shape), one.dtype.numpy)
+                array = self._array_for(tensor)
                 if self._move(tensor, array):
                     self._lent[tensor] = array
         for number, ((rows, tensor), array) in enumerate(zip(self._inputs, inputs, strict=True)):
@@ -158,6 +168,20 @@ class Devices:
                 self._overwritten[number] = self._views[tensor][rows].copy()
         if not self._has_constants:
             self._load_constants()
+
+    def _array_for(self, tensor: int) -> np.ndarray:
+        """An array for an output, [ranks, *shape]: one of before if its owner has dropped it.
+
+        The system takes longer to find new pages than a collective takes to fill them.
+        """
+        made = self._made[tensor]
+        for array in made:
+            if sys.getrefcount(array) == _UNSHARED:
+                return array
+        one = self.executable.program.tensors[TensorId(tensor)]
+        array = np.empty((self.arena.ranks, *one.shape), one.dtype.numpy)
+        made.append(array)
+        return array
 
     def _load_constants(self) -> None:
         """Constants are read only: they stay."""

@@ -127,49 +127,63 @@ class Evaluation:
         """What is to be done, in any order, for arrays [ranks, elements]."""
         if self._copies_operands:
             operands = [operand.copy() for operand in operands]
-        tasks: list[Work] = [
+        work: list[Work] = [
             functools.partial(one.perform, operands, results) for one in self._stacked
         ]
-        if self._parts:
-            rows = [list(operand) for operand in operands], [list(result) for result in results]
-            tasks += [functools.partial(self._perform, part, *rows) for part in self._parts]
-        return tasks
+        for part in self._parts:
+            work.append(_Part(self._arithmetic, part, operands, results).perform)
+        return work
 
-    def _perform(
+
+class _Part:
+    """Blocks that one thread computes, of arrays [ranks, elements]."""
+
+    def __init__(
         self,
+        arithmetic: "_Arithmetic",
         blocks: "Sequence[_Block]",
-        operands: Sequence[Sequence[np.ndarray]],
-        results: Sequence[Sequence[np.ndarray]],
+        operands: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
     ) -> None:
-        arithmetic = self._arithmetic
-        largest = max(block.end - block.start for block in blocks)
-        registers: list[np.ndarray] = []
+        self._arithmetic, self._blocks = arithmetic, blocks
+        self._operands, self._results = operands, results
+
+    def perform(self) -> None:
+        value = self._arithmetic.value
         with np.errstate(all="ignore"):
-            for block in blocks:
-                read, written = operands[block.operand], results[block.operand]
-                start, end = block.start, block.end
-                targets = [
-                    written[rank][start + shift : end + shift] for rank, shift in block.targets
-                ]
-                if not block.leaves:
-                    for target in targets:
-                        target[:] = 0
-                    continue
-                leaves = [read[rank][start:end] for rank in block.leaves]
-                if not block.steps:
-                    for target in targets:
-                        target[:] = leaves[0]
-                    continue
-                while len(registers) < block.registers:
-                    registers.append(np.empty(largest, self._form.dtype))
-                own = [register[: end - start] for register in registers[: block.registers]]
-                # the register of the result is its first target, if nothing reads that any more
-                if arithmetic.may_use_targets:
-                    own[block.steps[-1].register] = targets[0]
-                value = arithmetic.value(block.steps, leaves, own)
+            for steps, leaves, registers, targets in self._bound:
+                if steps:
+                    leaves = [value(steps, leaves, list(registers))]
                 for target in targets:
-                    if target is not value:
-                        target[:] = value
+                    if target is not leaves[0]:
+                        target[...] = leaves[0]
+
+    @functools.cached_property
+    def _bound(self) -> "Sequence[tuple[Sequence[Step], _Arrays, _Arrays, _Arrays]]":
+        """Of each block its steps, leaves, registers and targets as arrays."""
+        dtype = self._arithmetic.dtype
+        operands, results = (
+            [list(array) for array in some] for some in (self._operands, self._results)
+        )
+        zero = np.zeros((), dtype)
+        largest = max(block.end - block.start for block in self._blocks)
+        count = max(block.registers for block in self._blocks)
+        registers = [np.empty(largest, dtype) for _ in range(count)]
+        bound = []
+        for block in self._blocks:
+            read, written = operands[block.operand], results[block.operand]
+            start, end = block.start, block.end
+            leaves = [read[rank][start:end] for rank in block.leaves] or [zero]
+            targets = [written[rank][start + far : end + far] for rank, far in block.targets]
+            own = [register[: end - start] for register in registers[: block.registers]]
+            if block.steps and self._arithmetic.may_use_targets:
+                # nothing reads a target before it is complete: it holds the result from the first
+                own[block.steps[-1].register] = targets[0]
+            bound.append((block.steps, leaves, own, targets))
+        return bound
+
+
+_Arrays = Sequence[np.ndarray]
 
 
 @attrs.frozen(eq=False)
@@ -221,7 +235,7 @@ def _is_stacked(one: PieceClass, dtype: np.dtype) -> bool:
 
 
 class _Stacked:
-    """All pieces of a class at once, each leaf of all of them with one call."""
+    """All pieces of a class at once, all leaves with one call."""
 
     def __init__(self, one: PieceClass, arithmetic: "_Arithmetic") -> None:
         self._pieces, self._arithmetic = one, arithmetic
@@ -229,23 +243,31 @@ class _Stacked:
         offsets = [one.offset, one.target_offset.ravel()]
         self._is_even = not any((offset % one.size).any() for offset in offsets)
         self._scale = one.size if self._is_even else 1
-        self._from = one.offset // self._scale
+        self._from = one.leaves.T, one.offset // self._scale
         self._to = one.target_rank.T, one.target_offset.T // self._scale
+        # one run of pieces for all ranks, as an all-reduce has it: no index says where it goes
+        count = one.target_rank.shape[1]
+        in_turn = one.target_offset[0, 0] + np.arange(len(one))[:, None] * one.size
+        is_run = (one.target_offset == in_turn).all()
+        is_for_all = np.array_equal(one.target_rank, np.broadcast_to(np.arange(count), self._to[0].T.shape))
+        self._run = int(one.target_offset[0, 0]) if is_run and is_for_all else None
 
     def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         one = self._pieces
-        written = self._windows(results[one.operand])
+        result = results[one.operand]
         if not one.leaves.shape[1]:
-            written[self._to] = np.zeros((), written.dtype)
+            self._windows(result)[self._to] = np.zeros((), result.dtype)
             return
-        read = self._windows(operands[one.operand])
-        leaves = [read[ranks, self._from] for ranks in one.leaves.T]
+        leaves = self._windows(operands[one.operand])[self._from]
         value = leaves[0]
         if one.steps:
             own = [np.empty_like(value) for _ in range(self._registers)]
             with np.errstate(all="ignore"):
                 value = self._arithmetic.value(one.steps, leaves, own)
-        written[self._to] = value
+        if self._run is not None and one.target_rank.shape[1] == len(result):
+            result[:, self._run : self._run + value.size] = value.reshape(-1)
+        else:
+            self._windows(result)[self._to] = value
 
     def _windows(self, array: np.ndarray) -> np.ndarray:
         """Runs of a piece's size as [rank, place, element], a view."""
@@ -310,7 +332,10 @@ class _Arithmetic:
         return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None)
 
     def value(
-        self, steps: Sequence[Step], leaves: Sequence[np.ndarray], registers: list[np.ndarray]
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        registers: list[np.ndarray],
     ) -> np.ndarray:
         """What the steps make of leaves; it may lie in a register."""
         for step in steps:
