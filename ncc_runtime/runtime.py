@@ -30,7 +30,7 @@ from ncc_runtime.execution.control_flow import (
     decisions_without_values,
 )
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
-from ncc_runtime.execution.tape import Tape, tape_of
+from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, Tape, tape_of
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
@@ -387,7 +387,7 @@ class Model:
         `known` keeps the last run: one that decides and moves the same takes the same time.
         """
         with self._explained(given):
-            recorded, traffic, sizes = self._perform(machine, options, watch)
+            recorded, traffic, sizes, by = self._perform(machine, options, watch)
         outputs = machine.outputs() if has_outputs else []
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
@@ -404,7 +404,9 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = simulate(other, moved).time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, beside_us, outputs)
+        run = self._run_of(
+            options, trace, traffic, started, beside_us, outputs, interpreters=by
+        )
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, outputs=[])
@@ -419,6 +421,7 @@ class Model:
         beside_us: Sequence[float | None],
         outputs: Sequence[np.ndarray] = (),
         notes: tuple[str, ...] = (),
+        interpreters: Mapping[int, str] | None = None,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
         return Run(
@@ -432,6 +435,7 @@ class Model:
             proofs=self.proofs if options.verify else (),
             notes=notes,
             verdicts=self.verdicts,
+            interpreters=interpreters or {},
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )
@@ -589,17 +593,17 @@ class Model:
 
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
-        """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
+        """Compute what the devices would hold: decisions taken, traffic, its sizes, and how."""
         tape = self._tape(options) if watch is None else None
         if tape is not None:
             with machine:
                 machine.play(tape)
             decisions = ValueDecisions(self.executable, machine)
             nothing = RecordedDecisions(self.executable.ranks, decisions)
-            return nothing, tape.traffic, SizeRecord(self.executable)
+            return nothing, tape.traffic, SizeRecord(self.executable), tape.interpreters
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
-        sizes = SizeRecord(self.executable)
+        sizes, by = SizeRecord(self.executable), dict[int, str]()
 
         def perform(batches: Sequence[RowBatch]) -> None:
             if watch is not None:
@@ -609,9 +613,11 @@ class Model:
                 queue = queues[batch.queue]
                 if batch.collective is not None:
                     number = batch.collective.placeholder
+                    by.setdefault(number, NORMAL_FORM)
                     counter.add_performed(pure[number].traffic, number, batch.ranks)
                 elif isinstance(queue, DmaQueue):
                     moved, row = machine.resolved(batch)
+                    by[int(queue.placeholder[batch.row])] = LITERAL
                     counter.add(moved, row, batch.ranks)
                     if moved is not queue:
                         sizes.add(
@@ -628,7 +634,7 @@ class Model:
         recorded = RecordedDecisions(self.executable.ranks, decisions)
         with machine:
             Scheduler(self.executable, recorded, at_once=at_once).run(perform, generator)
-        return recorded, counter.traffic(), sizes
+        return recorded, counter.traffic(), sizes, by
 
 
 Neff = Compiled | Program | bytes | str | os.PathLike[str]

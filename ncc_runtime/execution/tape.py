@@ -16,13 +16,25 @@ from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue, Exec
 from ncc_runtime.neff.isa import OPCODES, Shape
 
 
+NORMAL_FORM = "normal form"
+"""A collective computed at once, as a function of its operands (`values/normal_form.py`)."""
+
+LITERAL = "literal"
+"""A collective of which every descriptor was performed, in some of its runs at least."""
+
+
 @attrs.frozen(eq=False)
 class Tape:
     """Rounds of batches. Those of a round are unordered; CC-cores and control rows are left out."""
 
     rounds: tuple[tuple[RowBatch, ...], ...]
     traffic: tuple[Traffic, ...]  # per placeholder
-    row_by_row: frozenset[int]  # placeholders whose transfers are performed one by one
+    interpreters: Mapping[int, str]  # by placeholder, how it is performed
+
+    @property
+    def row_by_row(self) -> set[int]:
+        """Placeholders whose transfers are performed one by one."""
+        return {number for number, how in self.interpreters.items() if how == LITERAL}
 
 
 def tape_of(
@@ -38,7 +50,7 @@ def tape_of(
     if any(queue.jumps for queue in queues if not isinstance(queue, DmaQueue)):
         return None
     rounds: list[tuple[RowBatch, ...]] = []
-    counter, transfers = TrafficCounter(executable), set[int]()
+    counter, by = TrafficCounter(executable), dict[int, str]()
 
     def record(batches: Sequence[RowBatch]) -> None:
         kept = []
@@ -46,6 +58,7 @@ def tape_of(
             queue = queues[batch.queue]
             if batch.collective is not None:
                 number = batch.collective.placeholder
+                by.setdefault(number, NORMAL_FORM)
                 counter.add_performed((sent or {})[number], number, batch.ranks)
             elif isinstance(queue, CcQueue):
                 continue
@@ -55,13 +68,13 @@ def tape_of(
                     continue
             else:
                 counter.add(queue, batch.row, batch.ranks)
-                transfers.add(int(queue.placeholder[batch.row]))
+                by[int(queue.placeholder[batch.row])] = LITERAL
             kept.append(batch)
         if kept:
             rounds.append(tuple(kept))
 
     Scheduler(executable, _no_jump, at_once=at_once).run(record)
-    return Tape(tuple(rounds), counter.traffic(), frozenset(transfers))
+    return Tape(tuple(rounds), counter.traffic(), by)
 
 
 def _no_jump(batch: RowBatch, jump: Jump) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -63,6 +63,7 @@ class Run:
     - `notes`: what was assumed, where data decides and values were not computed
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
+    - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
     - `faults`: what the faults that were given did; of a run that they keep from its end it is all
@@ -81,6 +82,7 @@ class Run:
     healthy_us: float | None = None
     free_us: float | None = None
     faults: FaultsOfRun | None = None
+    interpreters: Mapping[int, str] = attrs.field(factory=dict)
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
 
     @functools.cached_property

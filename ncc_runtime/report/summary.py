@@ -51,6 +51,10 @@ def as_json(
         "verified": verified(run.proofs),
         "checked": options.checked,
         "blas_kernel": blas_kernel(),
+        "interpreters": {
+            how: sum(each == how for each in run.interpreters.values())
+            for how in sorted(set(run.interpreters.values()))
+        },
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),

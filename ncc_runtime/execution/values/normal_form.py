@@ -21,13 +21,13 @@ from ncc_runtime.execution.values.kernels.numbers import canonical_nans
 from ncc_runtime.execution.values.transfers import reduce_parts
 from ncc_runtime.neff.shared.reductions import Reduction
 
-BLOCK_BYTES = 128 * 1024
+BLOCK_BYTES = 256 * 1024
 """A block and what it is made of stay in a core's cache (measured, docs/performance.md)."""
 
 STACKED_BYTES = 16 * 1024
 """Pieces up to this size are gathered and computed together."""
 
-TASK_BYTES = 1 << 20
+TASK_BYTES = 16 << 20
 """Bytes read and written that are worth a task of their own."""
 
 
