@@ -5,9 +5,6 @@ from ncc_runtime.free_memory import free_bytes
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.options import FREE_SHARE, RunOptions
 
-HARMLESS_BYTES = 16 << 20
-"""A run that needs no more is not held against what is free, which takes longer than the run."""
-
 
 def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 0) -> None:
     """Refuse a run whose arrays would not fit, before any is allocated.
@@ -17,8 +14,6 @@ def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 
     if not options.values:
         return
     required = needed_bytes(executable, options)
-    if options.memory_bytes is None and required <= HARMLESS_BYTES:
-        return
     budget = budget_bytes(options, held_bytes)
     if budget is not None and required > budget:
         raise InputError(

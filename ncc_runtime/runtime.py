@@ -105,7 +105,7 @@ class Model:
         self.algorithms = dict(algorithms or {})  # that were forced, by operator
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
-        self._machines: dict[tuple[int, bool, bool], Devices] = {}
+        self._machines: dict[tuple[Hashable, ...], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
@@ -355,8 +355,9 @@ class Model:
             )
         if options.values:
             check_constants(program)
-        held = sum(machine.held_bytes for machine in self._machines.values())
-        check_budget(self.executable, options, held)
+        if self._machine_key(options) not in self._machines:  # those have taken their memory
+            held = sum(machine.held_bytes for machine in self._machines.values())
+            check_budget(self.executable, options, held)
         return options, given
 
     def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
@@ -562,10 +563,15 @@ class Model:
                 "not tell what fits: give them"
             ) from None
 
+    @staticmethod
+    def _machine_key(options: RunOptions) -> tuple[Hashable, ...]:
+        """What devices are made for."""
+        return options.threads, options.checked, options.verify, options.memory_bytes
+
     def _machine(self, options: RunOptions) -> "Devices":
         from ncc_runtime.execution.values.devices import Devices
 
-        key = (options.threads, options.checked, options.verify)
+        key = self._machine_key(options)
         if key not in self._machines:
             pure = self._pure if options.verify and not options.checked else {}
             forms = {number: one.form for number, one in pure.items()}

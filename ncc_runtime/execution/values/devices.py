@@ -84,6 +84,7 @@ class Devices:
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
+        self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
         self._evaluations: dict[tuple[int, tuple[int, ...]], Evaluation] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -236,7 +237,8 @@ class Devices:
 
     def _renew(self) -> None:
         """What a run keeps beside the memory starts anew."""
-        self._registers = LengthRegisters(self.executable, self.arena)
+        if self._has_registers:
+            self._registers = LengthRegisters(self.executable, self.arena)
         if self._checked:
             self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
 
