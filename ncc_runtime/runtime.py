@@ -405,9 +405,7 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = simulate(other, moved).time_ps / 1e6
-        run = self._run_of(
-            options, trace, traffic, started, beside_us, outputs, interpreters=by
-        )
+        run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, outputs=[])
@@ -587,7 +585,7 @@ class Model:
         return pure_collectives(self.executable)
 
     def _tape(self, options: RunOptions) -> Tape | None:
-        """All that a run performs; None where values, or the caller, decide what and in which order."""
+        """All that a run performs; None where that, or the order, is not the program's alone."""
         if options.checked or options.shuffle_seed is not None:
             return None
         if options.verify not in self._tapes:

@@ -19,13 +19,13 @@ from ncc_runtime.neff.shared.reductions import Reduction, is_exact
 from ncc_runtime.neff.stages import participants
 from ncc_runtime.verify.semantics import spec as specs
 
-_COPY = -1
+_COPY = -3
 """In place of an expression: the operand of one rank."""
 
 _NOTHING = -2
 """In place of an expression: zeros."""
 
-_IN_TURN = -3
+_IN_TURN = -1
 """In place of an expression: all members from left to right, where every order has one result."""
 
 
@@ -46,7 +46,6 @@ def normal_forms(executable: Executable) -> Mapping[int, NormalForm]:
     known: dict[object, NormalForm] = {}
     forms: dict[int, NormalForm] = {}
     for number, own in pure.items():
-        placeholder = program.placeholders[number]
         order = found.get(number)
         key = (id(order and order.results), _shape(own, number))
         if key not in known:
@@ -89,49 +88,21 @@ def dependent_groups(placeholder: Placeholder, ranks: int) -> tuple[tuple[int, .
     return (*placeholder.groups, *((rank,) for rank in everybody if rank not in inside))
 
 
-@attrs.frozen(eq=False)
-class _Parts:
-    """Parts of results of one operand, one expression of one group each."""
-
-    group: int
-    operand: int
-    expression: np.ndarray  # (n,) a number in `Sums`, or one of the above
-    source: np.ndarray  # (n,) the rank that a copy is of, else -1
-    offset: np.ndarray  # (n,) elements into the operand
-    size: np.ndarray  # (n,)
-    target_rank: np.ndarray  # (n,)
-    target_offset: np.ndarray  # (n,) elements into the result
-
-    @property
-    def columns(self) -> np.ndarray:
-        """(n, 8) in the order of the fields."""
-        columns = (
-            np.full(len(self.size), self.group),
-            np.full(len(self.size), self.operand),
-            self.expression,
-            self.source,
-            self.offset,
-            self.size,
-            self.target_rank,
-            self.target_offset,
-        )
-        return np.stack(np.broadcast_arrays(*columns), axis=1).astype(np.int64)
+_GROUP, _OPERAND, _EXPRESSION, _SOURCE, _OFFSET, _SIZE, _TARGET_RANK, _TARGET_OFFSET = range(8)
+"""Columns of parts of results: the group, which operand and result, the expression (a number in
+`Sums`, or one of the above), the rank that is copied or -1, elements into the operand, elements,
+the rank of the result, elements into it. Parts equal but for the last two hold the same."""
 
 
 def _form(program: Program, number: int, ranks: int, order: CollectiveOrder | None) -> NormalForm:
     placeholder = program.placeholders[number]
     groups = dependent_groups(placeholder, ranks)
-    group_of: np.ndarray = np.full(ranks, -1)
-    for index, group in enumerate(groups):
-        group_of[list(group)] = index
+    sums = None if order is None or order.sums.arithmetic.is_exact else order.sums
     parts = np.concatenate(
-        [
-            np.zeros((0, 8), np.int64),
-            *(one.columns for one in _parts(program, placeholder, ranks, order, group_of)),
-        ]
+        [np.zeros((0, 8), np.int64), *_parts(program, placeholder, groups, ranks, order)]
     )
-    parts = parts[parts[:, 5] > 0]
-    classes = tuple(_classes(parts, groups, placeholder, None if order is None else order.sums))
+    parts = parts[parts[:, _SIZE] > 0]
+    classes = tuple(_classes(parts, groups, placeholder, sums))
     return NormalForm(
         dtype=placeholder.dtype.numpy,
         reduction=placeholder.reduction,
@@ -144,59 +115,55 @@ def _form(program: Program, number: int, ranks: int, order: CollectiveOrder | No
 def _parts(
     program: Program,
     placeholder: Placeholder,
+    groups: Sequence[Sequence[int]],
     ranks: int,
     order: CollectiveOrder | None,
-    group_of: np.ndarray,
-) -> Iterator[_Parts]:
-    """All parts of all results."""
-    of_results = {}
-    if order is not None and not order.sums.arithmetic.is_exact:
-        of_results = {(one.rank, one.result): one for one in order.results}
-    for one in specs.specs_of(placeholder, ranks):
-        spec = one.of(np.flatnonzero(group_of >= 0).tolist())
-        for index, (operand, result) in enumerate(
-            zip(placeholder.operands, placeholder.results, strict=True)
-        ):
-            elements = program.tensors[result].elements
-            size = elements // spec.parts
+) -> Iterator[np.ndarray]:
+    """All parts of all results, [parts, columns], some at a time."""
+    group_of: np.ndarray = np.full(ranks, -1)
+    for index, group in enumerate(groups):
+        group_of[list(group)] = index
+    orders_of = {} if order is None else {(one.rank, one.result): one for one in order.results}
+    for whole in specs.specs_of(placeholder, ranks):
+        spec = whole.of(np.flatnonzero(group_of >= 0).tolist())
+        pairs = enumerate(zip(placeholder.operands, placeholder.results, strict=True))
+        for index, (operand, result) in pairs:
+            size = program.tensors[result].elements // spec.parts
             step = program.tensors[operand].elements // spec.operand_parts
-            shape = (len(spec.ranks), spec.parts)
-            source = np.broadcast_to(spec.source, shape)
-            offsets = np.broadcast_to(spec.source_part, shape) * step
-            for at, rank in enumerate(spec.ranks.tolist()):
-                group = int(group_of[rank])
-                if spec.source.size == 1 and spec.source[0, 0] == specs.REDUCED:
-                    yield _reduced(of_results, rank, index, group, int(offsets[at, 0]), size, placeholder)
-                    continue
-                is_zero = source[at] == specs.ZEROS
-                yield _Parts(
-                    group,
-                    index,
-                    np.where(is_zero, _NOTHING, _COPY),
-                    np.where(is_zero, -1, source[at]),
-                    np.where(is_zero, 0, offsets[at]),
-                    np.full(spec.parts, size),
-                    np.full(spec.parts, rank),
-                    np.arange(spec.parts) * size,
-                )
+            source = np.broadcast_to(spec.source, (len(spec.ranks), spec.parts))
+            offset = np.broadcast_to(spec.source_part, source.shape) * step
+            if spec.source.size == 1 and spec.source[0, 0] == specs.REDUCED:
+                for rank, first in zip(spec.ranks.tolist(), offset[:, 0].tolist(), strict=True):
+                    of_rank = orders_of.get((rank, index))
+                    start, sizes, expression = np.zeros(1, np.int64), np.array([size]), _IN_TURN
+                    if of_rank is not None:
+                        itemsize = placeholder.dtype.size_bytes
+                        start, sizes = of_rank.start // itemsize, of_rank.sizes // itemsize
+                        expression = of_rank.expression
+                    group = group_of[rank]
+                    yield _table(group, index, expression, -1, first + start, sizes, rank, start)
+                continue
+            is_zero = source == specs.ZEROS
+            yield _table(
+                group_of[spec.ranks][:, None],
+                index,
+                np.where(is_zero, _NOTHING, _COPY),
+                np.where(is_zero, -1, source),
+                np.where(is_zero, 0, offset),
+                size,
+                spec.ranks[:, None],
+                np.arange(spec.parts) * size,
+            )
 
 
-def _reduced(
-    of_results: Mapping[tuple[int, int], object],
-    rank: int,
-    index: int,
-    group: int,
-    offset: int,
-    size: int,
-    placeholder: Placeholder,
-) -> _Parts:
-    one = of_results.get((rank, index))
-    expression, start, sizes = np.array([_IN_TURN]), np.zeros(1, np.int64), np.array([size])
-    if one is not None:
-        itemsize = placeholder.dtype.size_bytes
-        expression, start, sizes = one.expression, one.start // itemsize, one.sizes // itemsize
-    none = np.full(len(start), -1)
-    return _Parts(group, index, expression, none, offset + start, sizes, none * 0 + rank, start)
+def _table(*columns: np.ndarray | int) -> np.ndarray:
+    """Columns as one array [parts, columns]."""
+    cells = np.broadcast_arrays(*columns)
+    return np.stack([column.ravel() for column in cells], axis=1).astype(np.int64)
+
+
+_Alike = tuple[tuple[Step, ...], int, int, int, int]
+"""What pieces of a class have in common: steps, leaves, operand, size, targets."""
 
 
 def _classes(
@@ -209,41 +176,54 @@ def _classes(
     if not len(parts):
         return
     parts = parts[np.lexsort(parts.T[::-1])]
-    is_new = np.append(True, (parts[1:, :6] != parts[:-1, :6]).any(axis=1))
-    first = np.flatnonzero(is_new)
-    counts = np.diff(np.append(first, len(parts)))
+    same = parts[:, :_TARGET_RANK]
+    first = np.flatnonzero(np.append(True, (same[1:] != same[:-1]).any(axis=1)))
+    targets = np.diff(np.append(first, len(parts)))
     pieces = parts[first]
+    sizes = np.array([len(group) for group in groups])
+    # what tells pieces apart whose steps are the same: one expression has the same in all groups
+    keys = np.stack(
+        [
+            pieces[:, _EXPRESSION],
+            np.where(pieces[:, _EXPRESSION] >= _IN_TURN, sizes[pieces[:, _GROUP]], 0),
+            pieces[:, _OPERAND],
+            pieces[:, _SIZE],
+            targets,
+        ],
+        axis=1,
+    )
+    distinct, number = np.unique(keys, axis=0, return_inverse=True)
     terms: dict[tuple[int, int], tuple[tuple[Step, ...], tuple[int, ...]]] = {}
-    alike: dict[object, list[int]] = {}
-    leaves: list[tuple[int, ...]] = []
-    for number, (group, operand, expression, source, _, size, *_) in enumerate(pieces.tolist()):
+    alike: dict[_Alike, list[tuple[np.ndarray, np.ndarray]]] = {}
+    by_key = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    for (expression, members, *rest), own in zip(distinct.tolist(), by_key, strict=True):
+        steps: tuple[Step, ...] = ()
         if expression == _COPY:
-            steps, ranks = (), (source,)
+            leaves = pieces[own, _SOURCE][:, None]
         elif expression == _NOTHING:
-            steps, ranks = (), ()
+            leaves = np.zeros((len(own), 0), np.int64)
         else:
-            members = groups[group]
-            if (expression, len(members)) not in terms:
-                term = _term(expression, len(members), sums, placeholder)
-                terms[expression, len(members)] = term
-            steps, places = terms[expression, len(members)]
-            ranks = tuple(members[place] for place in places)
-        leaves.append(ranks)
-        key = (steps, len(ranks), operand, size, int(counts[number]))
-        alike.setdefault(key, []).append(number)
-    for (steps, width, operand, size, targets), numbers in alike.items():
-        numbers.sort(key=lambda number: (pieces[number, 0], pieces[number, 4]))  # group, offset
-        own = pieces[numbers]
-        cells = first[numbers][:, None] + np.arange(targets)
+            if (expression, members) not in terms:
+                terms[expression, members] = _term(expression, members, sums, placeholder)
+            steps, places = terms[expression, members]
+            group_of = pieces[own, _GROUP].tolist()
+            leaves = np.array([[groups[g][place] for place in places] for g in group_of], np.int64)
+        operand, size, count = rest
+        alike.setdefault((steps, leaves.shape[1], operand, size, count), []).append((own, leaves))
+    for (steps, _, operand, size, count), some in alike.items():
+        own, leaves = (np.concatenate(column) for column in zip(*some, strict=True))
+        in_turn = np.lexsort((pieces[own, _OFFSET], pieces[own, _GROUP]))
+        own = own[in_turn]
+        cells = first[own][:, None] + np.arange(count)
         yield PieceClass(
             steps=steps,
             operand=operand,
             size=size,
-            group=own[:, 0],
-            leaves=np.array([leaves[n] for n in numbers], np.int64).reshape(len(numbers), width),
-            offset=own[:, 4],
-            target_rank=parts[cells, 6],
-            target_offset=parts[cells, 7],
+            group=pieces[own, _GROUP],
+            leaves=leaves[in_turn],
+            offset=pieces[own, _OFFSET],
+            target_rank=parts[cells, _TARGET_RANK],
+            target_offset=parts[cells, _TARGET_OFFSET],
         )
 
 

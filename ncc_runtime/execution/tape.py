@@ -15,7 +15,6 @@ from ncc_runtime.execution.trace import Traffic, TrafficCounter
 from ncc_runtime.lowering.executable import CcQueue, DmaQueue, EngineQueue, Executable, Jump
 from ncc_runtime.neff.isa import OPCODES, Shape
 
-
 NORMAL_FORM = "normal form"
 """A collective computed at once, as a function of its operands (`values/normal_form.py`)."""
 
@@ -38,7 +37,9 @@ class Tape:
 
 
 def tape_of(
-    executable: Executable, at_once: Sequence[AtOnce] = (), sent: Mapping[int, Traffic] | None = None
+    executable: Executable,
+    at_once: Sequence[AtOnce] = (),
+    sent: Mapping[int, Traffic] | None = None,
 ) -> Tape | None:
     """None if values decide what is performed: jumps, or collectives of variable size.
 

@@ -88,7 +88,9 @@ def cases(draw: st.DrawFn) -> Case:
     pairs = draw(pairs_of(ranks)) if op is CollectiveOp.PERMUTE else ()
     root = draw(st.integers(0, min(map(len, groups)) - 1)) if op.is_rooted else 0
     step = len(groups[0]) if op in DIVIDING else 1
-    sizes = draw(st.lists(st.integers(0, 70) | st.sampled_from([256, 1000]), min_size=1, max_size=2))
+    sizes = draw(
+        st.lists(st.integers(0, 70) | st.sampled_from([256, 1000]), min_size=1, max_size=2)
+    )
     reduction = draw(st.sampled_from(Reduction)) if op.reduces else Reduction.ADD
     dtype = draw(st.sampled_from([d for d in DType if is_defined(reduction, d)]))
     program = collective_program(

@@ -44,7 +44,7 @@ SPLIT_WORK = 1 << 20
 """Bytes and multiply-adds that a batch must cost before its ranks are divided among threads."""
 
 BORROWED_BYTES = 64 * 1024
-"""Inputs and outputs of so many bytes on a rank are not copied; below, to name them takes longer."""
+"""Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
 
 KEPT_OUTPUTS = 2

@@ -12,6 +12,7 @@ calls would take longer than their work; large ones go block by block, over thre
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -130,9 +131,8 @@ class Evaluation:
         work: list[Work] = [
             functools.partial(one.perform, operands, results) for one in self._stacked
         ]
-        for part in self._parts:
-            work.append(_Part(self._arithmetic, part, operands, results).perform)
-        return work
+        parts = (_Part(self._arithmetic, part, operands, results) for part in self._parts)
+        return [*work, *(part.perform for part in parts)]
 
 
 class _Part:
@@ -224,7 +224,7 @@ def _divided(blocks: list[_Block], parts: int) -> list[list[_Block]]:
     ends = np.cumsum([block.cost for block in blocks])
     number = np.minimum((ends - 1) * parts // int(ends[-1]), parts - 1)
     cuts = np.searchsorted(number, np.arange(parts + 1)).tolist()
-    return [blocks[a:b] for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+    return [blocks[a:b] for a, b in itertools.pairwise(cuts) if a < b]
 
 
 # ---- small pieces
@@ -246,11 +246,11 @@ class _Stacked:
         self._from = one.leaves.T, one.offset // self._scale
         self._to = one.target_rank.T, one.target_offset.T // self._scale
         # one run of pieces for all ranks, as an all-reduce has it: no index says where it goes
-        count = one.target_rank.shape[1]
-        in_turn = one.target_offset[0, 0] + np.arange(len(one))[:, None] * one.size
+        first, count = int(one.target_offset[0, 0]), one.target_rank.shape[1]
+        in_turn = first + np.arange(len(one))[:, None] * one.size
         is_run = (one.target_offset == in_turn).all()
-        is_for_all = np.array_equal(one.target_rank, np.broadcast_to(np.arange(count), self._to[0].T.shape))
-        self._run = int(one.target_offset[0, 0]) if is_run and is_for_all else None
+        is_for_all = (one.target_rank == np.arange(count)).all()
+        self._run = first if is_run and is_for_all else None
 
     def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         one = self._pieces
@@ -309,10 +309,9 @@ def _ufunc(dtype: np.dtype, reduction: Reduction) -> np.ufunc | None:
         return None
     if dtype.kind in "iu":
         return _UFUNCS.get(reduction) or _EXTREMES[reduction]
-    if dtype.kind == "b":
-        return None
     is_sum = reduction in (Reduction.ADD, Reduction.AVERAGE)
-    return _UFUNCS[reduction] if is_sum or (dtype.kind, reduction) == ("f", Reduction.MULTIPLY) else None
+    is_product = reduction is Reduction.MULTIPLY and dtype.kind == "f"
+    return _UFUNCS[reduction] if dtype.kind != "b" and (is_sum or is_product) else None
 
 
 @attrs.frozen(eq=False)
