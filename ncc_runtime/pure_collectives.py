@@ -9,6 +9,7 @@ from ncc_runtime.execution.scheduler import AtOnce
 from ncc_runtime.execution.trace import Traffic, traffic_at_once
 from ncc_runtime.execution.values.normal_form import NormalForm
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.verify.prove import Evidence
 
 
 @attrs.frozen(eq=False)
@@ -20,9 +21,11 @@ class PureCollective:
     traffic: Traffic
 
 
-def pure_collectives(executable: Executable) -> Mapping[int, PureCollective]:
-    """By placeholder; presumes that the executable is proved."""
-    forms = normal_forms(executable)
+def pure_collectives(
+    executable: Executable, evidence: Evidence | None = None
+) -> Mapping[int, PureCollective]:
+    """By placeholder; presumes that the executable is proved, with this evidence if at hand."""
+    forms = normal_forms(executable, evidence)
     traffic = traffic_at_once(executable, forms)
     found = {}
     for number, form in forms.items():

@@ -108,6 +108,7 @@ class Model:
         self._machines: dict[tuple[Hashable, ...], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
+        self._evidence: prove.Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
 
     def __repr__(self) -> str:
@@ -182,7 +183,8 @@ class Model:
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The proofs of the program, those that fail too; computed once, on first use."""
-        return prove.prove(self.executable)
+        proofs, self._evidence = prove.prove_with_evidence(self.executable)
+        return proofs
 
     def verify(self) -> Verification:
         """Prove that it has no deadlock and no race, and that its collectives are right.
@@ -582,7 +584,8 @@ class Model:
         """The collectives that are functions of their operands, if the program is proved."""
         from ncc_runtime.pure_collectives import pure_collectives
 
-        return pure_collectives(self.executable)
+        evidence, self._evidence = self._evidence, None
+        return pure_collectives(self.executable, evidence)
 
     def _tape(self, options: RunOptions) -> Tape | None:
         """All that a run performs; None where that, or the order, is not the program's alone."""

@@ -187,6 +187,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.bits",
         "ncc_runtime.execution",
         "ncc_runtime.lowering.executable",
+        "ncc_runtime.verify",
     },
     "ncc_runtime.plans_proved": {
         ERRORS,

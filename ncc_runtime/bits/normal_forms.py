@@ -17,6 +17,7 @@ from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.reductions import Reduction, is_exact
 from ncc_runtime.neff.stages import participants
+from ncc_runtime.verify.prove import Evidence
 from ncc_runtime.verify.semantics import spec as specs
 
 _COPY = -3
@@ -29,11 +30,14 @@ _IN_TURN = -1
 """In place of an expression: all members from left to right, where every order has one result."""
 
 
-def normal_forms(executable: Executable) -> Mapping[int, NormalForm]:
-    """By placeholder; those are missing that have to be performed descriptor by descriptor.
+def normal_forms(
+    executable: Executable, evidence: Evidence | None = None
+) -> Mapping[int, NormalForm]:
+    """By placeholder; `evidence` is that of the proofs, if at hand.
 
-    These are collectives of variable size, those of several programs, and products of complex
-    numbers, which numpy may round otherwise at the end of an array than in its middle.
+    Those are missing that have to be performed descriptor by descriptor: collectives of variable
+    size, those of several programs, and products of complex numbers, which numpy may round
+    otherwise at the end of an array than in its middle.
     """
     program = executable.program
     pure = {
@@ -42,7 +46,7 @@ def normal_forms(executable: Executable) -> Mapping[int, NormalForm]:
         if _is_pure(placeholder) and (own := _own_program(executable, number)) is not None
     }
     reducing = [n for n in pure if program.placeholders[n].op.reduces]
-    found = orders(executable, wanted=reducing) if reducing else {}
+    found = orders(executable, wanted=reducing, evidence=evidence) if reducing else {}
     known: dict[object, NormalForm] = {}
     forms: dict[int, NormalForm] = {}
     for number, own in pure.items():

@@ -55,7 +55,7 @@ _UNSHARED = 3
 
 
 @attrs.frozen(eq=False)
-class Task:
+class HostTask:
     """Work that one thread does."""
 
     perform: Callable[[], object]
@@ -352,7 +352,7 @@ class Devices:
         self._moved.clear()
         self._lent.clear()
 
-    def _perform(self, tasks: Sequence[Task]) -> None:
+    def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
         if self._threads == 1 or len(tasks) <= 1 or sum(task.work for task in tasks) < SPLIT_WORK:
             for task in tasks:
@@ -378,7 +378,7 @@ class Devices:
         for other in others:
             other.result()
 
-    def _tasks(self, batch: RowBatch) -> list[Task]:
+    def _tasks(self, batch: RowBatch) -> list[HostTask]:
         if batch.collective is not None:
             return self._collective_tasks(batch.collective, batch.groups)
         queue = self.executable.queues[batch.queue]
@@ -390,18 +390,18 @@ class Devices:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
-    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[Task]:
+    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[HostTask]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
         work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
         return [
-            Task(functools.partial(self._compute, queue, row, ranks), work * len(ranks))
+            HostTask(functools.partial(self._compute, queue, row, ranks), work * len(ranks))
             for ranks in self._divided(batch.ranks, work)
         ]
 
-    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[Task]:
+    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[HostTask]:
         """A collective of some groups by its normal form."""
         number = collective.placeholder
         ranks = collective.groups[0]
@@ -418,13 +418,15 @@ class Devices:
             shares = _share_memory(program, placeholder.operands, placeholder.results)
             self._evaluations[number, groups] = Evaluation(form, self._threads, shares)
         evaluation = self._evaluations[number, groups]
-        return [Task(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
 
-    def _transfer_tasks(self, batch: RowBatch) -> list[Task]:
+    def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
         queue, row = self.resolved(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
         return [
-            Task(functools.partial(self._transfer, queue, row, batch.row, part), work * len(part))
+            HostTask(
+                functools.partial(self._transfer, queue, row, batch.row, part), work * len(part)
+            )
             for part in self._divided(batch.ranks, work)
         ]
 
@@ -551,7 +553,7 @@ class _PreparedTape:
     """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
 
     tape: Tape
-    rounds: list[tuple[list[Task], list[RowBatch]]]
+    rounds: list[tuple[list[HostTask], list[RowBatch]]]
     borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
     lent: frozenset[int]  # outputs, by tensor, that get an array of their own
 
