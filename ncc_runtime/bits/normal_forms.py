@@ -139,7 +139,8 @@ def _parts(
             if spec.source.size == 1 and spec.source[0, 0] == specs.REDUCED:
                 for rank, first in zip(spec.ranks.tolist(), offset[:, 0].tolist(), strict=True):
                     of_rank = orders_of.get((rank, index))
-                    start, sizes, expression = np.zeros(1, np.int64), np.array([size]), _IN_TURN
+                    start, sizes = np.zeros(1, np.int64), np.array([size])
+                    expression = np.array([_IN_TURN])
                     if of_rank is not None:
                         itemsize = placeholder.dtype.size_bytes
                         start, sizes = of_rank.start // itemsize, of_rank.sizes // itemsize

@@ -110,11 +110,8 @@ class Devices:
         self._tensors_in: dict[int, list[int]] = collections.defaultdict(list)
         for number, tensor in enumerate(program.tensors):
             self._tensors_in[tensor.buffer].append(number)
-        self._computes = any(
-            OPCODES[name].shape is not Shape.CONTROL
-            for stage in executable.stages
-            for name in stage.program.opcodes()
-        )
+        control = {name for name, opcode in OPCODES.items() if opcode.shape is Shape.CONTROL}
+        self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
 
     @property
     def held_bytes(self) -> int:
@@ -214,12 +211,9 @@ class Devices:
             kind = program.buffers[program.tensors[tensor].buffer].kind
             is_input = tensor in on_inputs or kind in READ_ONLY
             values.append((number, view.copy() if is_input else view))
-        for number, value in (*values, *self._overwritten.items()):
-            rows, tensor = targets[number]
-            self._views[tensor][rows] = value
-        for number, array in inputs.items():
-            rows, tensor = targets[number]
-            self._views[tensor][rows] = array
+        for number, value in (*values, *self._overwritten.items(), *inputs.items()):
+            rows, target = targets[number]
+            self._views[target][rows] = value
 
     @functools.cached_property
     def _on_inputs(self) -> dict[int, int]:
