@@ -30,7 +30,7 @@ from ncc_runtime.execution.control_flow import (
     decisions_without_values,
 )
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
-from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, Tape, tape_of
+from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, BlockTape, Tape, tape_of
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
@@ -598,17 +598,38 @@ class Model:
             self._tapes[options.verify] = tape_of(self.executable, at_once, sent)
         return self._tapes[options.verify]
 
+    def _play(
+        self, machine: "Devices", tape: Tape
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
+        """The same from a tape."""
+        decisions = ValueDecisions(self.executable, machine)
+        recorded = RecordedDecisions(self.executable.ranks, decisions)
+        traffic, by = tape.traffic, tape.interpreters
+
+        def decide(block: BlockTape, ranks: np.ndarray) -> np.ndarray:
+            enters = decisions.of_block(block, ranks)
+            recorded.record(block.places, ranks, enters)
+            return enters
+
+        with machine:
+            played = machine.play(tape, decide)
+        if tape.has_blocks:
+            counter = TrafficCounter(self.executable)
+            for one, times in played.items():
+                tape.count(counter, one.batches, times)
+            traffic = counter.traffic()
+            batches = [batch for one in played for batch in one.batches]
+            done = {one.collective.placeholder for one in batches if one.collective is not None}
+            by = {number: how for number, how in by.items() if number in done}
+        return recorded, traffic, SizeRecord(self.executable), by
+
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
         """Compute what the devices would hold: decisions taken, traffic, its sizes, and how."""
         tape = self._tape(options) if watch is None else None
         if tape is not None:
-            with machine:
-                machine.play(tape)
-            decisions = ValueDecisions(self.executable, machine)
-            nothing = RecordedDecisions(self.executable.ranks, decisions)
-            return nothing, tape.traffic, SizeRecord(self.executable), tape.interpreters
+            return self._play(machine, tape)
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes, by = SizeRecord(self.executable), dict[int, str]()
 

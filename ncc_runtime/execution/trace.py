@@ -270,9 +270,14 @@ class TrafficCounter:
             for owners in queue.source_rank[cells].T:
                 self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)
 
-    def add_performed(self, sent: "Traffic", number: int, ranks: np.ndarray) -> None:
-        """A whole collective performed on ranks, of which all ranks together send `sent`."""
-        self._sent[number][:, ranks] += sent.sent[:, ranks]
+    def add_performed(
+        self, sent: "Traffic", number: int, ranks: np.ndarray, times: np.ndarray | int = 1
+    ) -> None:
+        """A whole collective performed on ranks, so often by each rank, (all ranks,) or one number.
+
+        All ranks together send `sent`.
+        """
+        self._sent[number][:, ranks] += (sent.sent * times)[:, ranks]
 
     def _count(
         self, number: np.ndarray, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray

@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
-from ncc_runtime.execution.tape import Tape
+from ncc_runtime.execution.tape import BlockTape, Nodes, Round, Tape
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
@@ -61,6 +61,9 @@ class HostTask:
     perform: Callable[[], object]
     work: int  # bytes and multiply-adds
 
+
+DecideBlock = Callable[[BlockTape, np.ndarray], np.ndarray]
+"""Which of these ranks enter a block, (r,) bool."""
 
 Begun = Callable[[], object]
 """Writes what an instruction has computed."""
@@ -164,7 +167,7 @@ class Devices:
             self._views[tensor][rows] = array
             if number in again and tensor in on_inputs.values():
                 self._overwritten[number] = self._views[tensor][rows].copy()
-        if not self._has_constants:
+        if tape is None or not self._has_constants:  # what plays a tape writes none
             self._load_constants()
 
     def _array_for(self, tensor: int) -> np.ndarray:
@@ -267,25 +270,73 @@ class Devices:
         """Perform batches that are ready together; their order cannot matter."""
         self._perform([task for batch in batches for task in self._tasks(batch)])
 
-    def play(self, tape: Tape) -> None:
-        """Perform all rows of a tape."""
-        rounds = self._prepared(tape).rounds
-        with phase("values", "rounds of instructions", len(rounds)) as now:
-            for now.done, (tasks, collectives) in enumerate(rounds):
-                fresh = [task for batch in collectives for task in self._tasks(batch)]
-                self._perform([*tasks, *fresh] if fresh else tasks)
+    def play(self, tape: Tape, decide: DecideBlock) -> Mapping[Round, np.ndarray]:
+        """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
+        by_all, by_some = collections.Counter[Round](), dict[Round, np.ndarray]()
+        prepared = self._prepared(tape)
+
+        def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
+            for node in nodes:
+                if isinstance(node, Round):
+                    tasks: Sequence[HostTask] = ()
+                    if ranks is None:
+                        by_all[node] += 1
+                        tasks, moving = prepared.rounds[node]
+                    else:
+                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        by_some.setdefault(node, nobody)[ranks] += 1
+                        moving = self._part(node, ranks)
+                    fresh = [task for batch in moving for task in self._tasks(batch)]
+                    self._perform([*tasks, *fresh] if fresh else tasks)
+                else:
+                    perform_block(node, ranks)
+
+        def perform_block(block: BlockTape, ranks: np.ndarray | None) -> None:
+            while True:
+                perform(block.before, ranks)
+                own = everybody if ranks is None else ranks
+                enters = decide(block, own)
+                if not enters.all():
+                    ranks = own[enters]
+                    if not len(ranks):
+                        return
+                perform(block.body, ranks)
+                if not block.is_loop:
+                    return
+
+        everybody = np.arange(self.arena.ranks)
+        with phase("values", "rounds of instructions"):
+            perform(tape.nodes, None)
+        return {
+            one: by_all[one] + by_some.get(one, np.zeros(self.arena.ranks, np.int64))
+            for one in (*by_all, *(by_some.keys() - by_all.keys()))
+        }
+
+    def _part(self, one: Round, ranks: np.ndarray) -> list[RowBatch]:
+        """What a round performs on some ranks, which are whole groups of its collectives."""
+        parts = []
+        for batch in one.batches:
+            if batch.collective is None:
+                parts.append(attrs.evolve(batch, ranks=ranks))
+            else:
+                groups = tuple(np.unique(batch.collective.group_of[ranks]).tolist())
+                parts.append(attrs.evolve(batch, ranks=ranks, groups=groups))
+        return parts
 
     def _prepared(self, tape: Tape) -> "_PreparedTape":
         if self._tape is None or self._tape.tape is not tape:
             borrowed, lent = self._apart(tape)
             buffers = {self.executable.program.tensors[tensor].buffer for tensor in borrowed | lent}
-            rounds = []
-            for batches in tape.rounds:
-                moving = [batch for batch in batches if self._touches(batch, buffers)]
+            rounds: dict[Round, tuple[list[HostTask], list[RowBatch]]] = {}
+            for one in tape.rounds:
+                moving = [batch for batch in one.batches if self._touches(batch, buffers)]
                 tasks = [
-                    task for batch in batches if batch not in moving for task in self._tasks(batch)
+                    task
+                    for batch in one.batches
+                    if batch not in moving
+                    for task in self._tasks(batch)
                 ]
-                rounds.append((tasks, moving))
+                rounds[one] = tasks, moving
             self._tape = _PreparedTape(tape, rounds, borrowed, lent)
         return self._tape
 
@@ -547,7 +598,7 @@ class _PreparedTape:
     """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
 
     tape: Tape
-    rounds: list[tuple[list[HostTask], list[RowBatch]]]
+    rounds: Mapping[Round, tuple[list[HostTask], list[RowBatch]]]
     borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
     lent: frozenset[int]  # outputs, by tensor, that get an array of their own
 
