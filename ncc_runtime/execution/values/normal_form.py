@@ -205,7 +205,7 @@ class _Block:
 
 
 def _blocks(one: PieceClass, dtype: np.dtype) -> Iterator[_Block]:
-    step = max(1, BLOCK_BYTES // dtype.itemsize)
+    step = max(1, BLOCK_BYTES // max(4, dtype.itemsize))  # narrow floats are joined in float32
     registers = 1 + max((each.register for each in one.steps), default=-1)
     for piece in range(len(one)):
         first = int(one.offset[piece])
