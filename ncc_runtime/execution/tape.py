@@ -34,7 +34,7 @@ LITERAL = "literal"
 
 
 @attrs.frozen(eq=False)
-class Round:
+class TapeRound:
     """Batches that are unordered; CC-cores and control rows are left out."""
 
     batches: tuple[RowBatch, ...]
@@ -46,12 +46,12 @@ class BlockTape:
 
     block: int  # of Program.blocks
     is_loop: bool
-    before: "tuple[Round | BlockTape, ...]"  # of a loop, what comes before each test
-    body: "tuple[Round | BlockTape, ...]"
+    before: "tuple[TapeRound | BlockTape, ...]"  # of a loop, what comes before each test
+    body: "tuple[TapeRound | BlockTape, ...]"
     places: tuple[tuple[int, int], ...]  # queues and rows at which it is decided
 
 
-Nodes = tuple[Round | BlockTape, ...]
+Nodes = tuple[TapeRound | BlockTape, ...]
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -74,7 +74,7 @@ class Tape:
         return any(isinstance(node, BlockTape) for node in self.nodes)
 
     @functools.cached_property
-    def rounds(self) -> tuple[Round, ...]:
+    def rounds(self) -> tuple[TapeRound, ...]:
         """All of them, also those in blocks."""
         return tuple(_rounds(self.nodes))
 
@@ -99,9 +99,9 @@ class Tape:
                 counter.add(queue, batch.row, batch.ranks)
 
 
-def _rounds(nodes: Nodes) -> Iterator[Round]:
+def _rounds(nodes: Nodes) -> Iterator[TapeRound]:
     for node in nodes:
-        if isinstance(node, Round):
+        if isinstance(node, TapeRound):
             yield node
         else:
             yield from _rounds(node.before)
@@ -126,7 +126,7 @@ def tape_of(
     if has_blocks and (len(at_once) < len(program.placeholders) or len(executable.stages) > 1):
         return None
     phases = _Phases(executable)
-    rounds: dict[int, list[Round]] = {}  # by phase
+    rounds: dict[int, list[TapeRound]] = {}  # by phase
     by: dict[int, str] = {}
     seen: set[tuple[int, int]] = set()
 
@@ -144,7 +144,7 @@ def tape_of(
                 by[int(queue.placeholder[batch.row])] = LITERAL
             kept.setdefault(phase, []).append(batch)
         for phase, some in kept.items():
-            rounds.setdefault(phase, []).append(Round(tuple(some)))
+            rounds.setdefault(phase, []).append(TapeRound(tuple(some)))
 
     Scheduler(executable, _EachBlockOnce(executable.ranks), at_once=at_once).run(record)
     if has_blocks and not _is_of_all_ranks(executable, rounds, by):
@@ -154,7 +154,7 @@ def tape_of(
 
 
 def _is_of_all_ranks(
-    executable: Executable, rounds: Mapping[int, Sequence[Round]], by: Mapping[int, str]
+    executable: Executable, rounds: Mapping[int, Sequence[TapeRound]], by: Mapping[int, str]
 ) -> bool:
     """Whether each row was performed by all ranks together, and each collective at once."""
     batches = (batch for some in rounds.values() for one in some for batch in one.batches)
@@ -209,7 +209,7 @@ class _Phases:
 class _Assembly:
     """Phases and blocks, nested as the control rows say."""
 
-    def __init__(self, executable: Executable, rounds: Mapping[int, Sequence[Round]]) -> None:
+    def __init__(self, executable: Executable, rounds: Mapping[int, Sequence[TapeRound]]) -> None:
         self._rounds = rounds
         engine = next(queue for queue in executable.queues if isinstance(queue, EngineQueue))
         self._rows: Sequence[ControlRow] = control_rows(executable.program, engine.table)
@@ -223,7 +223,7 @@ class _Assembly:
 
     def nodes(self) -> Nodes:
         """From here to the next row that ends this part: a `test`, an `end`, or none."""
-        found: list[Round | BlockTape] = []
+        found: list[TapeRound | BlockTape] = []
         while True:
             found += self._rounds.get(self._at, ())
             if self._at == len(self._rows) or self._rows[self._at].opcode in (TEST, END):

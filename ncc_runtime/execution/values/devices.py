@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
-from ncc_runtime.execution.tape import BlockTape, Nodes, Round, Tape
+from ncc_runtime.execution.tape import BlockTape, Nodes, TapeRound, Tape
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
@@ -270,14 +270,14 @@ class Devices:
         """Perform batches that are ready together; their order cannot matter."""
         self._perform([task for batch in batches for task in self._tasks(batch)])
 
-    def play(self, tape: Tape, decide: DecideBlock) -> Mapping[Round, np.ndarray]:
+    def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
-        by_all, by_some = collections.Counter[Round](), dict[Round, np.ndarray]()
+        by_all, by_some = collections.Counter[TapeRound](), dict[TapeRound, np.ndarray]()
         prepared = self._prepared(tape)
 
         def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
             for node in nodes:
-                if isinstance(node, Round):
+                if isinstance(node, TapeRound):
                     tasks: Sequence[HostTask] = ()
                     if ranks is None:
                         by_all[node] += 1
@@ -312,7 +312,7 @@ class Devices:
             for one in (*by_all, *(by_some.keys() - by_all.keys()))
         }
 
-    def _part(self, one: Round, ranks: np.ndarray) -> list[RowBatch]:
+    def _part(self, one: TapeRound, ranks: np.ndarray) -> list[RowBatch]:
         """What a round performs on some ranks, which are whole groups of its collectives."""
         parts = []
         for batch in one.batches:
@@ -327,7 +327,7 @@ class Devices:
         if self._tape is None or self._tape.tape is not tape:
             borrowed, lent = self._apart(tape)
             buffers = {self.executable.program.tensors[tensor].buffer for tensor in borrowed | lent}
-            rounds: dict[Round, tuple[list[HostTask], list[RowBatch]]] = {}
+            rounds: dict[TapeRound, tuple[list[HostTask], list[RowBatch]]] = {}
             for one in tape.rounds:
                 moving = [batch for batch in one.batches if self._touches(batch, buffers)]
                 tasks = [
@@ -598,7 +598,7 @@ class _PreparedTape:
     """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
 
     tape: Tape
-    rounds: Mapping[Round, tuple[list[HostTask], list[RowBatch]]]
+    rounds: Mapping[TapeRound, tuple[list[HostTask], list[RowBatch]]]
     borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
     lent: frozenset[int]  # outputs, by tensor, that get an array of their own
 
