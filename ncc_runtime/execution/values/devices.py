@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
-from ncc_runtime.execution.tape import BlockTape, Nodes, TapeRound, Tape
+from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
