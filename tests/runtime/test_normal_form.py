@@ -157,6 +157,25 @@ def test_an_all_reduce_in_place_has_the_bits_of_descriptors(
     assert_as_literal(model, arrays_of(program, 0), threads=3)
 
 
+@pytest.mark.parametrize("reduction", [Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY])
+@pytest.mark.parametrize("stacked_bytes", [0, 1 << 14])
+def test_bfloat16_is_rounded_at_every_hop_as_descriptors_do(
+    reduction: Reduction, stacked_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ties, overflow to infinity, subnormal numbers, NaNs of all bits."""
+    monkeypatch.setattr(normal_form, "STACKED_BYTES", stacked_bytes)
+    size, generator = 8000, np.random.default_rng(0)
+    program = collective_program(
+        CollectiveOp.ALL_REDUCE, 8, [size], dtype=DType.BF16, reduction=reduction
+    )
+    model = load(program, algorithms={"all-reduce": "ring"})
+    ranges = ((0x3F00, 0x4200), (0x7E00, 0x7F80), (0, 0x200), (0, 0x8000))  # one for all ranks
+    low, high = np.array(ranges)[generator.integers(0, 4, size)].T
+    signs = generator.integers(0, 2, (8, size)) << 15
+    words = (generator.integers(low, high, (8, size)) | signs).astype(np.uint16)
+    assert_as_literal(model, [words.view(DType.BF16.numpy)])
+
+
 def test_operands_that_other_pieces_overwrite_are_copied_first() -> None:
     """A rotation in place: what one rank reads is what another one writes."""
     program = collective_program(

@@ -20,6 +20,7 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans
 from ncc_runtime.execution.values.transfers import reduce_parts
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
 
 BLOCK_BYTES = 256 * 1024
@@ -168,14 +169,14 @@ class _Part:
         zero = np.zeros((), dtype)
         largest = max(block.end - block.start for block in self._blocks)
         count = max(block.registers for block in self._blocks)
-        registers = [np.empty(largest, dtype) for _ in range(count)]
+        registers = self._arithmetic.registers(count, (largest,))
         bound = []
         for block in self._blocks:
             read, written = operands[block.operand], results[block.operand]
             start, end = block.start, block.end
             leaves = [read[rank][start:end] for rank in block.leaves] or [zero]
             targets = [written[rank][start + far : end + far] for rank, far in block.targets]
-            own = [register[: end - start] for register in registers[: block.registers]]
+            own = [register[: end - start] for register in registers]
             if block.steps and self._arithmetic.may_use_targets:
                 # nothing reads a target before it is complete: it holds the result from the first
                 own[block.steps[-1].register] = targets[0]
@@ -261,7 +262,7 @@ class _Stacked:
         leaves = self._windows(operands[one.operand])[self._from]
         value = leaves[0]
         if one.steps:
-            own = [np.empty_like(value) for _ in range(self._registers)]
+            own = self._arithmetic.registers(self._registers, value.shape)
             with np.errstate(all="ignore"):
                 value = self._arithmetic.value(one.steps, leaves, own)
         if self._run is not None and one.target_rank.shape[1] == len(result):
@@ -322,13 +323,22 @@ class _Arithmetic:
     reduction: Reduction | None
     ufunc: np.ufunc | None
     may_use_targets: bool  # as registers
+    is_bfloat16: bool  # and joined by what numpy does without a temporary
 
     @classmethod
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
     ) -> "_Arithmetic":
         ufunc = None if reduction is None else _ufunc(dtype, reduction)
-        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None)
+        is_inexact = reduction in (Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY)
+        is_bfloat16 = dtype == DType.BF16.numpy and is_inexact
+        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None, is_bfloat16)
+
+    def registers(self, count: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+        """Registers of steps, and what is needed beside them."""
+        if not self.is_bfloat16:
+            return [np.empty(shape, self.dtype) for _ in range(count)]
+        return [*(np.empty(shape, np.float32) for _ in range(count)), np.empty(shape, np.uint32)]
 
     def value(
         self,
@@ -337,6 +347,8 @@ class _Arithmetic:
         registers: list[np.ndarray],
     ) -> np.ndarray:
         """What the steps make of leaves; it may lie in a register."""
+        if self.is_bfloat16:
+            return self._bfloat16_value(steps, leaves, registers)
         for step in steps:
             parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
             if self.ufunc is None:
@@ -347,6 +359,44 @@ class _Arithmetic:
         if self.ufunc is not None and self.dtype.kind in "fc":
             _make_nans_canonical(total)
         return total
+
+    def _bfloat16_value(
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        registers: list[np.ndarray],
+    ) -> np.ndarray:
+        """The same in bfloat16, whose numbers stay float32 from the first operand to the result.
+
+        They are rounded where they are: to nearest, ties to even, by adding to the bits. An inf
+        stays one, what overflows becomes one. The lower half of a NaN is zero, as those of its
+        operands are, so that it stays one, too.
+        """
+        assert self.reduction is not None
+        join = _UFUNCS[self.reduction]
+        *registers, bits = registers
+        for step in steps:
+            total = registers[step.register]
+            for number, part in enumerate(step.parts):
+                if part >= 0:
+                    value = leaves[part].astype(np.float32) if number else leaves[part]
+                else:
+                    value = registers[~part]
+                if number:
+                    join(total, value, out=total)
+                elif value is not total:
+                    total[...] = value
+            if step.divisor != 1:
+                np.divide(total, np.float32(step.divisor), out=total)
+            words = total.view(np.uint32)
+            np.right_shift(words, 16, out=bits)
+            np.bitwise_and(bits, 1, out=bits)
+            np.add(bits, 0x7FFF, out=bits)
+            np.add(words, bits, out=words)
+            np.bitwise_and(words, 0xFFFF0000, out=words)
+        _make_nans_canonical(total)
+        np.right_shift(total.view(np.uint32), 16, out=bits)
+        return bits.astype(np.uint16).view(self.dtype)
 
     def _join(self, parts: Sequence[np.ndarray], divisor: int, total: np.ndarray) -> None:
         assert self.ufunc is not None, self.dtype
