@@ -269,6 +269,8 @@ class _Compiler:
 
     def __init__(self, sums: Sums) -> None:
         self._sums = sums
+        self._rounds_late = sums.arithmetic.rounds_late
+        self._commutes = sums.arithmetic.commutes
         self._steps: list[Step] = []
         self._leaves: list[int] = []
         self._free: list[int] = []
@@ -287,7 +289,7 @@ class _Compiler:
         while isinstance(node, Join):
             parts = list(node.parts)
             first, *_ = parts
-            may_swap = self._sums.arithmetic.commutes and len(parts) > 1
+            may_swap = self._commutes and len(parts) > 1
             if may_swap and not isinstance(self._sums.node(first), Join):
                 parts[:2] = parts[1::-1]  # the same bits, and a chain stays one
             spine.append((parts[1:], node.divisor))
@@ -296,8 +298,14 @@ class _Compiler:
         self._leaves.append(node)
         pending: list[int] = [value]
         for rest, divisor in reversed(spine):
-            pending += [self._value(part) for part in rest]
-            if divisor == 1 and not self._sums.arithmetic.rounds_late:
+            for part in rest:
+                inner = self._sums.node(part)
+                if isinstance(inner, Join):
+                    pending.append(self._value(part))
+                else:
+                    pending.append(len(self._leaves))
+                    self._leaves.append(inner)
+            if divisor == 1 and not self._rounds_late:
                 continue  # nothing is rounded between: one step joins on
             pending = [self._step(pending, divisor)]
         return pending[0] if len(pending) == 1 else self._step(pending, 1)
