@@ -1,17 +1,22 @@
-"""What values take: whole commands from a program's text to its outputs, ours beside XLA's.
+"""What values take, beside JAX's virtual CPU devices and a loop written by hand with numpy.
 
-XLA runs the same partitioned HLO text on as many virtual CPU devices of one process: no placement,
-no descriptors, no proofs. Ours are `nccc compile` and `nccrt run`, with all proofs and without the
-clock. Each side goes from its first import to the outputs on disk, in processes of its own; they
-alternate. Prints the medians of wall time and of processor time, the peak memory, and ours over
-XLA's. Both must give the same values.
+Runs again and again in one process, the three sides in turn: `Model.run` of one collective that is
+compiled, placed and proved, without the clock; the same of a function that JAX has compiled, on
+arrays that lie on its devices; and a loop over blocks that stay in cache, into an array that is
+there. Prints the medians in microseconds, and ours over each of theirs. All must agree.
 
-Run: python benchmarks/values.py [PROGRAM ...] [--repeat 5] [--threads 2]     # needs the extra jax
-A program is an all-reduce as 8x16MiB (ranks x buffer of each), or an HLO file that has its inputs
-beside it as .in.npz.
+With `--whole`, whole commands instead, each from its first import to the outputs on disk, in
+processes of its own: `nccc compile` and `nccrt run`, with all proofs and without the clock, beside
+XLA running the same partitioned HLO text. Prints the medians of wall time and of processor time,
+the peak memory, and ours over XLA's.
+
+Run: python benchmarks/values.py [PROGRAM ...] [--repeat 9] [--threads 2]     # needs the extra jax
+A program is a collective on the buffer of each rank, as 8x16MiB (ranks x the larger side); with
+--whole an all-reduce, or an HLO file that has its inputs beside it as .in.npz.
 """
 
 import argparse
+import os
 import platform
 import re
 import statistics
@@ -19,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -34,15 +40,17 @@ from tests.oracle.xla import FLAGS  # noqa: E402
 
 BIN = Path(sys.executable).parent
 
-PROGRAMS = ("8x1MiB", "8x16MiB", "8x64MiB", "32x16MiB", "tests/data/hlo/mlp_train_dp2_tp4.hlo")
+WHOLE = ("8x1MiB", "8x16MiB", "8x64MiB", "32x16MiB", "tests/data/hlo/mlp_train_dp2_tp4.hlo")
+STEADY = ("8x4KiB", "8x1MiB", "8x16MiB", "8x64MiB", "32x4KiB", "32x16MiB")
+OPERATORS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 
-ALL_REDUCE = """HloModule all_reduce, replica_count={ranks}
+COLLECTIVE = """HloModule m, replica_count={ranks}
 
 add {{ a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }}
 
 ENTRY main {{
-  x = f32[{elements}] parameter(0)
-  ROOT y = f32[{elements}] all-reduce(x), replica_groups={{}}, to_apply=add
+  x = f32[{operand}] parameter(0)
+  ROOT y = f32[{result}] {operator}(x), replica_groups={{}}{attributes}
 }}
 """
 
@@ -80,18 +88,135 @@ def used(*commands: list[str], flags: str = "") -> Used:
     return Used(wall_s, processor_s, peak_mib)
 
 
+SIZES = re.compile(r"(\d+)x(\d+)([KM])iB")
+
+
+def sizes_of(name: str) -> tuple[int, int]:
+    """Ranks, and float32 elements of the larger side of a rank."""
+    sizes = SIZES.fullmatch(name)
+    if not sizes:
+        raise SystemExit(f"{name}: ranks x buffer, as 8x16MiB")
+    return int(sizes[1]), int(sizes[2]) * {"K": 1 << 10, "M": 1 << 20}[sizes[3]] // 4
+
+
+def text_of(operator: str, ranks: int, elements: int) -> str:
+    """One collective; `elements` are those of the larger side."""
+    attributes = ", to_apply=add" if "reduce" in operator else ""
+    if operator != "all-reduce":
+        attributes += ", dimensions={0}"
+    return COLLECTIVE.format(
+        ranks=ranks,
+        operator=operator,
+        attributes=attributes,
+        operand=elements // ranks if operator == "all-gather" else elements,
+        result=elements // ranks if operator == "reduce-scatter" else elements,
+    )
+
+
+# ---- again and again in one process
+
+
+BLOCK = 1 << 15
+"""Elements that stay in a core's cache: 128 KiB."""
+
+
+def loop(operator: str, x: np.ndarray, out: np.ndarray) -> None:
+    """What a collective computes, (ranks, elements), as one would write it for speed."""
+    ranks = len(x)
+    if operator == "all-gather":
+        for rank in range(ranks):
+            out[rank].reshape(ranks, -1)[:] = x
+    elif operator == "all-to-all":
+        parts = x.reshape(ranks, ranks, -1)
+        for rank in range(ranks):
+            out[rank].reshape(ranks, -1)[:] = parts[:, rank]
+    elif operator == "reduce-scatter":
+        size = out.shape[1]
+        for rank in range(ranks):
+            for start in range(0, size, BLOCK):
+                own = out[rank, start : start + BLOCK]
+                part = slice(rank * size + start, rank * size + start + len(own))
+                own[:] = x[0, part]
+                for other in range(1, ranks):
+                    own += x[other, part]
+    else:
+        for start in range(0, x.shape[1], BLOCK):
+            part = slice(start, start + BLOCK)
+            total = x[0, part].copy()
+            for rank in range(1, ranks):
+                total += x[rank, part]
+            for rank in range(ranks):
+                out[rank, part] = total
+
+
+def by_jax(operator: str, x: np.ndarray) -> Callable[[], object]:
+    """The same by JAX, on arrays that lie on its devices; a call waits for the result."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    mesh = Mesh(np.array(jax.devices()[: len(x)]), ("d",))
+    body = {
+        "all-reduce": lambda a: jax.lax.psum(a, "d"),
+        "all-gather": lambda a: jax.lax.all_gather(a, "d", axis=1, tiled=True),
+        "reduce-scatter": lambda a: jax.lax.psum_scatter(a, "d", scatter_dimension=1, tiled=True),
+        "all-to-all": lambda a: jax.lax.all_to_all(a, "d", 1, 1, tiled=True),
+    }[operator]
+    rows = P("d", None)
+    function = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=rows, out_specs=rows))
+    on_devices = jax.device_put(x, NamedSharding(mesh, rows))
+    return lambda: function(on_devices).block_until_ready()
+
+
+def steady(operator: str, name: str, repeat: int, threads: int, algorithm: str | None) -> str:
+    """A line of the table."""
+    import ncc_compiler
+    import ncc_runtime
+
+    ranks, elements = sizes_of(name)
+    algorithms = {operator: algorithm} if algorithm else {}
+    neff = ncc_compiler.compile_text(text_of(operator, ranks, elements))
+    model = ncc_runtime.load(neff, "trn2", algorithms=algorithms)
+    (tensor,) = model.executable.program.inputs
+    shape = (ranks, *model.executable.program.tensors[tensor].shape)
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    out = model.run(x, clock=False, threads=threads).outputs[0].copy()
+    wanted = np.asarray(by_jax(operator, x)())
+    np.testing.assert_array_equal(out, wanted.reshape(out.shape))
+    sides: dict[str, Callable[[], object]] = {
+        "ours": lambda: model.run(x, clock=False, threads=threads).outputs[0],
+        "JAX": by_jax(operator, x),
+        "loop": lambda: loop(operator, x, out),
+    }
+    taken: dict[str, list[float]] = {side: [] for side in sides}
+    started = time.perf_counter()
+    while len(taken["loop"]) <= repeat or time.perf_counter() < started + 1:
+        for side, run in sides.items():
+            start = time.perf_counter()
+            run()
+            taken[side].append(time.perf_counter() - start)
+    np.testing.assert_array_equal(out, wanted.reshape(out.shape))
+    median_us = {side: statistics.median(times[1:]) * 1e6 for side, times in taken.items()}
+    cells = [f"{median_us[side]:.0f}" for side in sides]
+    cells += [f"{median_us['ours'] / median_us[side]:.2f}" for side in ("JAX", "loop")]
+    algorithm = model.executable.lowered[0].name
+    return f"{name:<12}{operator:<18}{algorithm:<14}" + "".join(f"{cell:>12}" for cell in cells)
+
+
+# ---- whole commands
+
+
 def program_in(name: str, folder: Path) -> list[np.ndarray]:
     """Write the HLO text of a program into a folder, as model.hlo; its inputs."""
     model = folder / "model.hlo"
-    sizes = re.fullmatch(r"(\d+)x(\d+)([KM])iB", name)
-    if not sizes:
+    if not SIZES.fullmatch(name):
         model.write_text((ROOT / name).read_text())
         with np.load((ROOT / name).with_suffix(".in.npz")) as file:
             return [file[f"arg{k}"] for k in range(len(file.files))]
-    ranks, size_bytes = int(sizes[1]), int(sizes[2]) * {"K": 1 << 10, "M": 1 << 20}[sizes[3]]
-    model.write_text(ALL_REDUCE.format(ranks=ranks, elements=size_bytes // 4))
+    ranks, elements = sizes_of(name)
+    model.write_text(text_of("all-reduce", ranks, elements))
     # small whole numbers: sums are the same in any order
-    array = np.random.default_rng(0).integers(-9, 9, (ranks, size_bytes // 4))
+    array = np.random.default_rng(0).integers(-9, 9, (ranks, elements))
     return [array.astype(np.float32)]
 
 
@@ -129,15 +254,30 @@ def compared(name: str, repeat: int, threads: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("programs", nargs="*", default=PROGRAMS)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--operators", nargs="+", default=OPERATORS, choices=OPERATORS)
+    parser.add_argument("--algorithm", help="forced, such as ring")
+    parser.add_argument("--whole", action="store_true", help="whole commands")
     arguments = parser.parse_args()
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}, Python {platform.python_version()}")
-    heads = [one for name in ("wall s", "CPU s", "MiB") for one in (name, "XLA", "ratio")]
-    print(f"{'':40}" + "".join(f"{head:>10}" for head in heads))
-    for name in arguments.programs:
-        print(compared(name, arguments.repeat, arguments.threads), flush=True)
+    if arguments.whole:
+        heads = [one for name in ("wall s", "CPU s", "MiB") for one in (name, "XLA", "ratio")]
+        print(f"{'':40}" + "".join(f"{head:>10}" for head in heads))
+        for name in arguments.programs or WHOLE:
+            print(compared(name, arguments.repeat, arguments.threads), flush=True)
+        return
+    programs = arguments.programs or STEADY
+    most = max(sizes_of(name)[0] for name in programs)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={most}"
+    heads = ("ours us", "JAX us", "loop us", "over JAX", "over loop")
+    print(f"{'':44}" + "".join(f"{head:>12}" for head in heads))
+    for name in programs:
+        for operator in arguments.operators:
+            line = steady(operator, name, arguments.repeat, arguments.threads, arguments.algorithm)
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

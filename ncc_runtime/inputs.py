@@ -188,12 +188,14 @@ def bound_inputs(
         check_type(program, number, array)
     checked = {number: checked_input(program, number, array) for number, array in given.items()}
     counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
-    generator = np.random.default_rng(seed)
+    # without a seed nothing is drawn, and to ask the system for one takes longer than a small run
+    generator = None if seed is None else np.random.default_rng(seed)
     drawn = {} if seed is None or draw is None else draw(checked, seed)
 
     def parameter(number: int, tensor: int) -> np.ndarray:
         if number in checked:
             return checked[number]
+        assert generator is not None, "without a seed no input is missing"
         array = seeded(program.tensors[tensor], counts[number], generator)
         if number in drawn:
             words = drawn[number]

@@ -30,6 +30,7 @@ from ncc_runtime.execution.control_flow import (
     decisions_without_values,
 )
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
+from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, BlockTape, Tape, tape_of
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
@@ -52,7 +53,7 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.collectives import beyond_policy, collective_rows
+from ncc_runtime.report.collectives import beyond_policy
 from ncc_runtime.report.run import Run, Verification, heading
 from ncc_runtime.step_inputs import inputs_of_steps
 from ncc_runtime.topology import fault_names
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
     from ncc_runtime.plans.files import PlanFile
+    from ncc_runtime.pure_collectives import PureCollective
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
 
@@ -103,9 +105,11 @@ class Model:
         self.algorithms = dict(algorithms or {})  # that were forced, by operator
         self.plans = tuple(plans)  # that users wrote, for some placeholders
         self.verdicts = tuple(verdicts)  # of the hardware's rules on its groups
-        self._machines: dict[tuple[int, bool], Devices] = {}
+        self._machines: dict[tuple[Hashable, ...], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
+        self._evidence: prove.Evidence | None = None  # of the proofs, until values have used it
+        self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -179,7 +183,8 @@ class Model:
     @functools.cached_property
     def proofs(self) -> tuple[Proof, ...]:
         """The proofs of the program, those that fail too; computed once, on first use."""
-        return prove.prove(self.executable)
+        proofs, self._evidence = prove.prove_with_evidence(self.executable)
+        return proofs
 
     def verify(self) -> Verification:
         """Prove that it has no deadlock and no race, and that its collectives are right.
@@ -259,8 +264,12 @@ class Model:
         if arrays is None:
             return self._timed(given, options, started)
         machine = self._machine(options)
-        machine.load(arrays)
-        return self._computed(machine, given, options, started, watch=watch)
+        tape = self._tape(options) if watch is None else None
+        try:
+            machine.load(arrays, tape=tape)
+            return self._computed(machine, given, options, started, watch=watch)
+        finally:
+            machine.release()
 
     def run_steps(
         self,
@@ -348,8 +357,9 @@ class Model:
             )
         if options.values:
             check_constants(program)
-        held = sum(machine.held_bytes for machine in self._machines.values())
-        check_budget(self.executable, options, held)
+        if self._machine_key(options) not in self._machines:  # those have taken their memory
+            held = sum(machine.held_bytes for machine in self._machines.values())
+            check_budget(self.executable, options, held)
         return options, given
 
     def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
@@ -380,7 +390,7 @@ class Model:
         `known` keeps the last run: one that decides and moves the same takes the same time.
         """
         with self._explained(given):
-            recorded, traffic, sizes = self._perform(machine, options, watch)
+            recorded, traffic, sizes, by = self._perform(machine, options, watch)
         outputs = machine.outputs() if has_outputs else []
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
@@ -397,7 +407,7 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = simulate(other, moved).time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, beside_us, outputs)
+        run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, outputs=[])
@@ -412,6 +422,7 @@ class Model:
         beside_us: Sequence[float | None],
         outputs: Sequence[np.ndarray] = (),
         notes: tuple[str, ...] = (),
+        interpreters: Mapping[int, str] | None = None,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
         return Run(
@@ -422,10 +433,10 @@ class Model:
             healthy_us=beside_us[0],
             free_us=beside_us[1],
             traffic=traffic,
-            collectives=collective_rows(self.executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
             verdicts=self.verdicts,
+            interpreters=interpreters or {},
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )
@@ -475,7 +486,6 @@ class Model:
             outputs=outputs,
             trace=trace,
             traffic=traffic,
-            collectives=() if trace is None else collective_rows(executable, traffic, trace),
             proofs=self.proofs if options.verify else (),
             notes=notes,
             verdicts=self.verdicts,
@@ -553,22 +563,75 @@ class Model:
                 "not tell what fits: give them"
             ) from None
 
+    @staticmethod
+    def _machine_key(options: RunOptions) -> tuple[Hashable, ...]:
+        """What devices are made for."""
+        return options.threads, options.checked, options.verify, options.memory_bytes
+
     def _machine(self, options: RunOptions) -> "Devices":
         from ncc_runtime.execution.values.devices import Devices
 
-        key = (options.threads, options.checked)
+        key = self._machine_key(options)
         if key not in self._machines:
-            self._machines = {key: Devices(self.executable, options.threads, options.checked)}
+            pure = self._pure if options.verify and not options.checked else {}
+            forms = {number: one.form for number, one in pure.items()}
+            machine = Devices(self.executable, options.threads, options.checked, forms)
+            self._machines = {key: machine}
         return self._machines[key]
+
+    @functools.cached_property
+    def _pure(self) -> "Mapping[int, PureCollective]":
+        """The collectives that are functions of their operands, if the program is proved."""
+        from ncc_runtime.pure_collectives import pure_collectives
+
+        evidence, self._evidence = self._evidence, None
+        return pure_collectives(self.executable, evidence)
+
+    def _tape(self, options: RunOptions) -> Tape | None:
+        """All that a run performs; None where that, or the order, is not the program's alone."""
+        if options.checked or options.shuffle_seed is not None:
+            return None
+        if options.verify not in self._tapes:
+            pure = self._pure if options.verify else {}
+            at_once = [one.at_once for one in pure.values()]
+            sent = {number: one.traffic for number, one in pure.items()}
+            self._tapes[options.verify] = tape_of(self.executable, at_once, sent)
+        return self._tapes[options.verify]
+
+    def _play(
+        self, machine: "Devices", tape: Tape
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
+        """The same from a tape."""
+        decisions = ValueDecisions(self.executable, machine)
+        recorded = RecordedDecisions(self.executable.ranks, decisions)
+        traffic, by = tape.traffic, tape.interpreters
+
+        def decide(block: BlockTape, ranks: np.ndarray) -> np.ndarray:
+            enters = decisions.of_block(block, ranks)
+            recorded.record(block.places, ranks, enters)
+            return enters
+
+        with machine:
+            played = machine.play(tape, decide)
+        if tape.has_blocks:
+            counter = TrafficCounter(self.executable)
+            for one, times in played.items():
+                tape.count(counter, one.batches, times)
+            traffic = counter.traffic()
+            batches = [batch for one in played for batch in one.batches]
+            done = {one.collective.placeholder for one in batches if one.collective is not None}
+            by = {number: how for number, how in by.items() if number in done}
+        return recorded, traffic, SizeRecord(self.executable), by
 
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord]:
-        """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
-        import threadpoolctl
-
+    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
+        """Compute what the devices would hold: decisions taken, traffic, its sizes, and how."""
+        tape = self._tape(options) if watch is None else None
+        if tape is not None:
+            return self._play(machine, tape)
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
-        sizes = SizeRecord(self.executable)
+        sizes, by = SizeRecord(self.executable), dict[int, str]()
 
         def perform(batches: Sequence[RowBatch]) -> None:
             if watch is not None:
@@ -576,22 +639,30 @@ class Model:
             machine.perform(batches)
             for batch in batches:
                 queue = queues[batch.queue]
-                if isinstance(queue, DmaQueue):
+                if batch.collective is not None:
+                    number = batch.collective.placeholder
+                    by.setdefault(number, NORMAL_FORM)
+                    counter.add_performed(pure[number].traffic, number, batch.ranks)
+                elif isinstance(queue, DmaQueue):
                     moved, row = machine.resolved(batch)
+                    by[int(queue.placeholder[batch.row])] = LITERAL
                     counter.add(moved, row, batch.ranks)
                     if moved is not queue:
                         sizes.add(
                             batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks]
                         )
 
+        # of programs that are not proved, and for who wants to see rows, rows are performed
+        is_literal = watch is not None or options.checked or options.shuffle_seed is not None
+        pure = {} if is_literal or not options.verify else self._pure
+        at_once = [one.at_once for one in pure.values()]
         shuffle = options.shuffle_seed
         generator = None if shuffle is None else np.random.default_rng(shuffle)
         decisions = ValueDecisions(self.executable, machine)
         recorded = RecordedDecisions(self.executable.ranks, decisions)
-        # BLAS on one thread: its own threads would change the order of sums with the machine
-        with threadpoolctl.threadpool_limits(1, user_api="blas"), machine:
-            Scheduler(self.executable, recorded).run(perform, generator)
-        return recorded, counter.traffic(), sizes
+        with machine:
+            Scheduler(self.executable, recorded, at_once=at_once).run(perform, generator)
+        return recorded, counter.traffic(), sizes, by
 
 
 Neff = Compiled | Program | bytes | str | os.PathLike[str]

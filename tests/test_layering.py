@@ -183,6 +183,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.executable",
         "ncc_runtime.verify",
     },
+    "ncc_runtime.pure_collectives": {
+        "ncc_runtime.bits",
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.verify",
+    },
     "ncc_runtime.plans_proved": {
         ERRORS,
         "ncc_runtime.bits",

@@ -21,6 +21,7 @@ from ncc_runtime.verify.bindings import Role
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges
 from ncc_runtime.verify.deadlock import greedy
+from ncc_runtime.verify.prove import Evidence
 from ncc_runtime.verify.segments import Segment, segments
 from ncc_runtime.verify.semantics.cells import MemoryCells, cells_of
 from ncc_runtime.verify.semantics.fingerprints import LOW_BITS, Powers
@@ -69,12 +70,16 @@ class SumsOf:
 
 
 def orders(
-    executable: Executable, sums_of: SumsOf | None = None, wanted: Sequence[int] | None = None
+    executable: Executable,
+    sums_of: SumsOf | None = None,
+    wanted: Sequence[int] | None = None,
+    evidence: Evidence | None = None,
 ) -> Mapping[int, CollectiveOrder]:
     """By placeholder that reduces; of `wanted` ones only, if given.
 
-    Presumes that the executable is proved. Executables that are compared share `sums_of`: then
-    equal numbers are equal bits. LoweringError if ranks have no columns of their own.
+    Presumes that the executable is proved; `evidence` is that of its proofs, if at hand.
+    Executables that are compared share `sums_of`: then equal numbers are equal bits. LoweringError
+    if ranks have no columns of their own.
     """
     executable.check_all_ranks_have_columns()
     sums_of = sums_of or SumsOf()
@@ -90,14 +95,16 @@ def orders(
         found[number] = CollectiveOrder(sums_of(placeholders[number]), ())
     if not shown:
         return found
-    edges = Edges(executable)
-    run = greedy(executable, edges)
-    assert not run.stuck, "a program that is proved comes to its end"
-    for segment in segments(executable, edges):
+    if evidence is None:
+        edges = Edges(executable)
+        run = greedy(executable, edges)
+        assert not run.stuck, "a program that is proved comes to its end"
+        evidence = Evidence(segments(executable, edges), run)
+    for segment in evidence.segments:
         equal = [number for number in segment.numbers if number in shown]
         if equal:
             sums = sums_of(segment.placeholder)
-            batches = segment.batches(run)
+            batches = segment.batches(evidence.run)
             read = _of_slots if segment.placeholder.op.is_counted else _of_cells
             results = read(segment, batches, sums)
             found |= {number: CollectiveOrder(sums, results) for number in equal}

@@ -129,6 +129,7 @@ class Sums:
 
     def __init__(self, arithmetic: Arithmetic) -> None:
         self.arithmetic = arithmetic
+        self._commutes, self._rounds_late = arithmetic.commutes, arithmetic.rounds_late
         self._nodes: list[int | Join] = [ZEROS, UNWRITTEN]  # a member, or what is joined
         self._members: list[int] = [0, 0]  # how many stand in each, counted as often as they do
         self._first: list[int] = [0, 0]  # the least of them
@@ -150,15 +151,15 @@ class Sums:
             return ZEROS
         if divisor == 1 and len(parts) == 1:
             return parts[0]
-        if self.arithmetic.commutes and len(parts) > 1:
-            parts[:2] = sorted(parts[:2])
-        if self.arithmetic.rounds_late:
+        if self._commutes and len(parts) > 1 and parts[0] > parts[1]:
+            parts[:2] = parts[1::-1]
+        if self._rounds_late:
             return self._number(Join(tuple(parts), divisor))
         # every operation rounds to the type of the elements: one after the other
         total = parts[0]
         for part in parts[1:]:
-            pair = sorted((total, part)) if self.arithmetic.commutes else (total, part)
-            total = self._number(Join(tuple(pair)))
+            is_swapped = self._commutes and total > part
+            total = self._number(Join((part, total) if is_swapped else (total, part)))
         return total if divisor == 1 else self._number(Join((total,), divisor))
 
     def in_order(self, members: int, divisor: int = 1) -> int:
@@ -173,9 +174,17 @@ class Sums:
         return self.joined(left, divisor)
 
     def _number(self, node: int | Join) -> int:
-        if node not in self._known:
-            self._known[node] = len(self._nodes)
+        number = self._known.setdefault(node, len(self._nodes))
+        if number == len(self._nodes):
             self._nodes.append(node)
+        return number
+
+    def _describe(self) -> None:
+        """Work out what is asked of expressions, for those that came since; most are never asked.
+
+        Parts have lower numbers than what is made of them.
+        """
+        for node in self._nodes[len(self._members) :]:
             if isinstance(node, Join):
                 self._members.append(sum(self._members[part] for part in node.parts))
                 self._first.append(min(self._first[part] for part in node.parts))
@@ -190,7 +199,6 @@ class Sums:
                 self._first.append(node)
                 self._outlines.append(2)
                 self._roundings.append(Roundings(0, 0, 0))
-        return self._known[node]
 
     def _roundings_of(self, node: Join) -> Roundings:
         parts = [self._roundings[part] for part in node.parts]
@@ -211,10 +219,12 @@ class Sums:
 
     def roundings(self, number: int) -> Roundings:
         """How often its value is rounded."""
+        self._describe()
         return self._roundings[number]
 
     def members_of(self, number: int) -> int:
         """How many contributions it joins."""
+        self._describe()
         return self._members[number]
 
     def bound(self, number: int) -> float | None:
@@ -228,7 +238,7 @@ class Sums:
         Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002,
         lemma 3.1, sections 3.1 and 4.2; for averages Σ|x| is over the number of members.
         """
-        arithmetic, roundings = self.arithmetic, self._roundings[number]
+        arithmetic, roundings = self.arithmetic, self.roundings(number)
         if not arithmetic.has_bound:
             return None
         accumulator, element = roundings.accumulator, roundings.element
@@ -254,7 +264,7 @@ class Sums:
     def least(self, number: int) -> float:
         """What roundings near zero add to the bound at most, an absolute value."""
         bound = self.bound(number)
-        most = least_rounding(self.arithmetic.dtype) * self._roundings[number].in_all
+        most = least_rounding(self.arithmetic.dtype) * self.roundings(number).in_all
         return most * (1 + (bound or 0.0))
 
     def value(self, number: int, operands: Sequence[np.ndarray]) -> np.ndarray:
@@ -292,6 +302,7 @@ class Sums:
 
     def shape(self, number: int) -> tuple[OrderShape, tuple[int, ...], int]:
         """What it looks like; of a chain its members from left to right, and how many at once."""
+        self._describe()
         node = self._undivided(number)
         if not isinstance(node, Join):
             return OrderShape.MEMBER, (node,), 1
@@ -346,6 +357,7 @@ class Sums:
 
     def outline(self, number: int) -> int:
         """Equal for expressions that differ in which members stand where only."""
+        self._describe()
         return self._outlines[number]
 
     def name(self, number: int) -> str:
@@ -388,6 +400,7 @@ class Sums:
 
     def text(self, number: int) -> str:
         """`((r0+r1)+r2)+r3`; each bracket is rounded; of many members, what it looks like."""
+        self._describe()
         shape, places, _ = self.shape(number)
         is_long = shape in (OrderShape.CHAIN, OrderShape.AT_ONCE) and len(places) > MOST_NAMED
         if is_long or self._members[number] > MOST_TERMS:

@@ -23,6 +23,7 @@ import numpy as np
 
 from ncc_runtime.errors import ControlError
 from ncc_runtime.execution.scheduler import Decide, RowBatch, Scheduler
+from ncc_runtime.execution.tape import BlockTape
 from ncc_runtime.lowering.engine_queues import contained
 from ncc_runtime.lowering.executable import CcQueue, Decision, EngineQueue, Executable, Jump
 from ncc_runtime.neff.isa import CASE, END, LOOP
@@ -56,12 +57,30 @@ class ValueDecisions:
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
-            matched = matched_blocks_of(self._executable.program)
-            key = (queue.stream, matched.get(jump.block, jump.block))
-            if key not in self._guards:
-                self._guards[key] = _Guard(self._executable, key[1])
-            self._guards[key].compare(batch.ranks, value)
+            self._guard(queue.stream, jump.block).compare(batch.ranks, value)
         return enters
+
+    def of_block(self, one: BlockTape, ranks: np.ndarray) -> np.ndarray:
+        """The decisions of ranks whose queues come to a block together."""
+        block = self._executable.program.blocks[one.block]
+        value = self._machine.predicate(block.predicate, ranks)
+        is_same = bool((value == value[0]).all())
+        for number, _ in one.places:
+            queue = self._executable.queues[number]
+            if isinstance(queue, CcQueue):
+                guard = self._guard(queue.stream, one.block)
+                if is_same:
+                    guard.agreed(ranks)
+                else:
+                    guard.compare(ranks, value)
+        return selected(block, value)
+
+    def _guard(self, stream: int, block: int) -> "_Guard":
+        matched = matched_blocks_of(self._executable.program)
+        key = (stream, matched.get(block, block))
+        if key not in self._guards:
+            self._guards[key] = _Guard(self._executable, key[1])
+        return self._guards[key]
 
 
 def selected(block: Block, value: np.ndarray) -> np.ndarray:
@@ -96,6 +115,10 @@ class _Guard:
             for group in placeholder.groups or placeholder.pairs:
                 for rank in group:
                     self._partners.setdefault(rank, set()).update(group)
+
+    def agreed(self, ranks: np.ndarray) -> None:
+        """Ranks read one value, and so do their partners, who are among them."""
+        self._reads[ranks] += 1
 
     def compare(self, ranks: np.ndarray, values: np.ndarray) -> None:
         """Record what ranks read; ControlError if a rank and a partner read different values."""
@@ -135,6 +158,15 @@ class RecordedDecisions:
         enters = self._decide(batch, jump)
         self._taken[batch.queue, batch.row].append((batch.ranks, enters))
         return enters
+
+    def record(
+        self, places: Sequence[tuple[int, int]], ranks: np.ndarray, enters: np.ndarray
+    ) -> None:
+        """What was decided at several rows together; always at all of these."""
+        taken = self._taken[places[0]]
+        if not taken:
+            self._taken.update(dict.fromkeys(places, taken))
+        taken.append((ranks, enters))
 
     def taken(self, queue: int, row: int) -> Sequence[np.ndarray]:
         """The decisions at a row, by rank, in order, bool."""

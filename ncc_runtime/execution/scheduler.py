@@ -10,6 +10,12 @@ only grow and have one incrementing queue each, so every order of batches ends i
 A ring holds a limited number of descriptors. An ADVANCE also waits until what it pushes fits beside
 what the ring has not done yet.
 
+A collective may be performed at once, as a pure function of its operands (`AtOnce`): then its
+members meet where its rows begin, and afterwards all queues, rings and semaphores are as its rows
+would have left them. Members may have to wait there longer than their rows would. If nothing can go
+on because of that, collectives are performed row by row from there on: of each either all rows of a
+group have run, or none.
+
 Where nothing can go on, `deadlock_report` names who waits where, for what, and which queue would
 have to increment it.
 """
@@ -28,6 +34,7 @@ from ncc_runtime.lowering.executable import (
     CcQueue,
     Decision,
     DmaQueue,
+    EngineQueue,
     Executable,
     Jump,
     Queue,
@@ -54,7 +61,7 @@ class _RingState:
 
     def push(self, ranks: np.ndarray, row: int) -> None:
         at = self.pushed[ranks]
-        if at.max() >= self.rows.shape[1]:
+        while at.max() >= self.rows.shape[1]:
             more = np.full_like(self.rows, IDLE)
             self.rows = np.concatenate((self.rows, more), axis=1)
         self.rows[ranks, at] = row
@@ -65,6 +72,10 @@ class _RingState:
     def complete(self, ranks: np.ndarray) -> None:
         self.done[ranks] += 1
         self.pending -= len(ranks)
+
+    def skip(self, rows: np.ndarray, ranks: np.ndarray) -> None:
+        self.pushed[ranks] += rows
+        self.done[ranks] += rows
 
     def room(self, row: int) -> np.ndarray | None:
         """On which ranks a row fits beside what the ring holds, (ranks,) bool; None: on all."""
@@ -143,6 +154,10 @@ class Rings:
     def complete(self, queue: int, ranks: np.ndarray) -> None:
         """The rows that ranks stood at are done."""
         self._rings[queue].complete(ranks)
+
+    def skip(self, queue: int, rows: np.ndarray, ranks: np.ndarray) -> None:
+        """So many rows, (r,), have been pushed and done on ranks."""
+        self._rings[queue].skip(rows, ranks)
 
     def pending(self) -> bool:
         """Whether any ring has work left."""
@@ -229,14 +244,67 @@ def _provider(executable: Executable, rank: int, sem: int) -> str:
 
 
 @attrs.frozen(eq=False)
+class AtOnce:
+    """A collective whose rows one queue of a CC-core and its rings hold, performed at once."""
+
+    placeholder: int
+    groups: tuple[tuple[int, ...], ...]  # ranks that meet
+    group_sizes: np.ndarray  # (groups,)
+    group_of: np.ndarray  # (ranks,) by number, IDLE for ranks that do not take part
+    queue: int  # of the CC-core
+    first: int  # row of it, the one that waits for the trigger
+    end: int
+    sems: np.ndarray  # (s,) what its rows increment
+    posts: np.ndarray  # (ranks, s) how often on each rank
+    pushed: tuple[tuple[int, np.ndarray], ...]  # rings, and how many rows on each rank, (ranks,)
+
+    @classmethod
+    def of(
+        cls, executable: Executable, placeholder: int, groups: tuple[tuple[int, ...], ...]
+    ) -> "AtOnce | None":
+        """None if several programs take part, or its rows do not follow each other."""
+        posts = np.zeros((executable.ranks, executable.semaphore_count), np.int64)
+        group_of: np.ndarray = np.full(executable.ranks, IDLE)
+        for number, group in enumerate(groups):
+            group_of[list(group)] = number
+        core: tuple[int, int, int] | None = None
+        pushed = []
+        for number, queue in enumerate(executable.queues):
+            if isinstance(queue, EngineQueue):
+                continue
+            rows = np.flatnonzero(queue.placeholder == placeholder)
+            if not len(rows):
+                continue
+            span = slice(int(rows[0]), int(rows[-1]) + 1)
+            if isinstance(queue, CcQueue):
+                if core is not None or len(rows) != span.stop - span.start:
+                    return None
+                core = number, span.start, span.stop
+            else:
+                pushed.append((number, np.count_nonzero(queue.peer[rows] != IDLE, axis=0)))
+            for post in queue.sync.posts:
+                ranks, sems = np.broadcast_arrays(post.rank[rows], post.sem[rows])
+                is_made = ranks != IDLE
+                np.add.at(posts, (ranks[is_made], sems[is_made]), 1)
+        if core is None:
+            return None
+        sems = np.flatnonzero(posts.any(axis=0))
+        sizes = np.array([len(group) for group in groups])
+        own = posts[:, sems]
+        return cls(placeholder, groups, sizes, group_of, *core, sems, own, tuple(pushed))
+
+
+@attrs.frozen(eq=False)
 class RowBatch:
-    """One row of one queue, ready on some ranks."""
+    """One row of one queue, ready on some ranks; of a collective at once, all its rows."""
 
     queue: int  # position in Executable.queues
     row: int
     ranks: np.ndarray  # (r,) ascending
     wait_sem: np.ndarray  # (r,) the semaphore that each rank waited for, IDLE for none
     wait_value: np.ndarray  # (r,) int64, the value that it waited for
+    collective: AtOnce | None = None  # performed at once, by the groups
+    groups: tuple[int, ...] = ()  # of the collective, by number, ascending
 
 
 Perform = Callable[[Sequence[RowBatch]], None]
@@ -293,6 +361,9 @@ class QueueStates:
 
         `times`, (r,) by rank of the batch, is how often each increment is made: mostly once.
         """
+        if batch.collective is not None:
+            self._complete_at_once(batch.collective, batch.ranks)
+            return
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, DmaQueue):
             self.rings.complete(batch.queue, batch.ranks)
@@ -311,6 +382,15 @@ class QueueStates:
                 # that is waited for
                 self.semaphores[rank, sem] += 1
             self.posts[sem] += 1
+
+    def _complete_at_once(self, collective: AtOnce, ranks: np.ndarray) -> None:
+        """Everything is as all rows of a collective would leave it on ranks that stand there."""
+        self.counters[collective.queue][ranks] = collective.end
+        posts = collective.posts[ranks]
+        self.semaphores[ranks[:, None], collective.sems] += posts
+        self.posts[collective.sems] += posts.sum(axis=0)
+        for queue, rows in collective.pushed:
+            self.rings.skip(queue, rows[ranks], ranks)
 
     def _advance(self, batch: RowBatch) -> None:
         counter = self.counters[batch.queue]
@@ -341,10 +421,16 @@ class Scheduler:
     """Performs every row as soon as the state of the queues allows it."""
 
     def __init__(
-        self, executable: Executable, decide: Decide, state: QueueStates | None = None
+        self,
+        executable: Executable,
+        decide: Decide,
+        state: QueueStates | None = None,
+        at_once: Iterable[AtOnce] = (),
     ) -> None:
-        """`state`: go on from there; it decides by itself."""
+        """`state`: go on from there; it decides by itself. `at_once`: performed so if possible."""
         self.state = QueueStates(executable, decide) if state is None else state
+        self._begins = {(one.queue, one.first): one for one in at_once}
+        self._waiting: list[RowBatch] = []  # for the other members of their groups
         self._programs = list(self.state.programs)  # those that are not at their end
         self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts back then
 
@@ -356,7 +442,7 @@ class Scheduler:
         state = self.state
         pick = self.everything_ready if shuffle is None else _random_pick(self, shuffle)
         with phase("values", "instructions and transfers", self._total()) as now:
-            while batches := pick():
+            while batches := pick() or self._row_by_row():
                 perform(batches)
                 for batch in batches:
                     state.complete(batch)
@@ -380,9 +466,34 @@ class Scheduler:
 
     def everything_ready(self) -> list[RowBatch]:
         """All batches that may start now."""
-        batches = [batch for queue in list(self._programs) for batch in self._ready(queue)]
+        self._waiting.clear()
+        batches: list[RowBatch] = []
+        for queue in list(self._programs):
+            batches += self._ready(queue)
+        batches += self._complete_groups()
         batches += [RowBatch(*ready) for ready in self.state.rings.ready()]
         return batches
+
+    def _complete_groups(self) -> Iterator[RowBatch]:
+        """The collectives before which all members of a group stand."""
+        for batch in self._waiting:
+            one = batch.collective
+            assert one is not None
+            numbers = one.group_of[batch.ranks]
+            there = np.bincount(numbers, minlength=len(one.groups))
+            groups = np.flatnonzero(there == one.group_sizes)
+            if len(groups) == len(one.groups):
+                yield attrs.evolve(batch, groups=tuple(range(len(groups))))
+            elif len(groups):
+                own = np.isin(numbers, groups)
+                yield attrs.evolve(_part(batch, own), groups=tuple(groups.tolist()))
+
+    def _row_by_row(self) -> list[RowBatch]:
+        """What may start once no collective is performed at once any more."""
+        if not self._begins:
+            return []
+        self._begins = {}
+        return self.everything_ready()
 
     def _ready(self, queue: int) -> Iterator[RowBatch]:
         """The batches of one program that may start now: one per row at which some ranks are."""
@@ -411,7 +522,10 @@ class Scheduler:
         is_signalled = (state.semaphores[ranks, sem] >= value) | (sem == IDLE)
         room = state.rings.room(queue, row)
         ready = is_signalled if room is None else is_signalled & room[ranks]
-        if ready.all():
+        if (queue, row) in self._begins and ready.any():
+            batch = RowBatch(queue, row, ranks, sem, value, self._begins[queue, row])
+            self._waiting.append(_part(batch, ready))
+        elif ready.all():
             yield RowBatch(queue, row, ranks, sem, value)
         elif ready.any():
             yield RowBatch(queue, row, ranks[ready], sem[ready], value[ready])
@@ -443,13 +557,18 @@ def _random_pick(
         chosen = batches[generator.integers(len(batches))]
         mask = generator.random(len(chosen.ranks)) < generator.random()
         mask[generator.integers(len(mask))] = True
-        return [
-            attrs.evolve(
-                chosen,
-                ranks=chosen.ranks[mask],
-                wait_sem=chosen.wait_sem[mask],
-                wait_value=chosen.wait_value[mask],
-            )
-        ]
+        return [_part(chosen, mask)]
 
     return pick
+
+
+def _part(batch: RowBatch, mask: np.ndarray) -> RowBatch:
+    """The same for some of its ranks."""
+    if mask.all():
+        return batch
+    return attrs.evolve(
+        batch,
+        ranks=batch.ranks[mask],
+        wait_sem=batch.wait_sem[mask],
+        wait_value=batch.wait_value[mask],
+    )

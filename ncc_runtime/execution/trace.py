@@ -2,7 +2,7 @@
 
 import enum
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import attrs
@@ -270,6 +270,15 @@ class TrafficCounter:
             for owners in queue.source_rank[cells].T:
                 self._count(number, np.where(owners == senders, IDLE, owners), senders, sizes)
 
+    def add_performed(
+        self, sent: "Traffic", number: int, ranks: np.ndarray, times: np.ndarray | int = 1
+    ) -> None:
+        """A whole collective performed on ranks, so often by each rank, (all ranks,) or one number.
+
+        All ranks together send `sent`.
+        """
+        self._sent[number][:, ranks] += (sent.sent * times)[:, ranks]
+
     def _count(
         self, number: np.ndarray, senders: np.ndarray, receivers: np.ndarray, sizes: np.ndarray
     ) -> None:
@@ -294,3 +303,13 @@ def traffic_of(trace: Trace) -> tuple[Traffic, ...]:
         assert isinstance(queue, DmaQueue)
         counter.add(queue, trace.row[events], trace.rank[events])
     return counter.traffic()
+
+
+def traffic_at_once(executable: Executable, wanted: Container[int]) -> Mapping[int, Traffic]:
+    """What each of some collectives moves when all its rows are performed once, by placeholder."""
+    counter = TrafficCounter(executable)
+    for queue in executable.queues:
+        if isinstance(queue, DmaQueue):
+            rows, ranks = np.nonzero(queue.peer != IDLE)
+            counter.add(queue, rows, ranks)
+    return {number: sent for number, sent in enumerate(counter.traffic()) if number in wanted}

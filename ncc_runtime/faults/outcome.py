@@ -195,14 +195,12 @@ class Laboratory:
         Where values decide otherwise than the clock was told, it runs again with what they decided,
         until both agree or MOST_ROUNDS runs have not. NccError as devices report it; EndlessError.
         """
-        import threadpoolctl
-
         clock, expected, sizes = self.clock, self.undisturbed.decisions, self.undisturbed.sizes
         for _ in range(MOST_ROUNDS):
             timed = clock.run(disturbance, in_memory=MOST_EVENTS)
             devices = self._loaded_devices()
             playback = Playback(devices, disturbance, expected, len(self.trace))
-            with threadpoolctl.threadpool_limits(1, user_api="blas"), devices:
+            with devices:
                 played = playback.run(timed)
             if not played.diverged and played.sizes.agrees_with(sizes):
                 break
@@ -230,8 +228,6 @@ class _Undisturbed:
 
 
 def _undisturbed(devices: Devices) -> _Undisturbed:
-    import threadpoolctl
-
     executable = devices.executable
     sizes = SizeRecord(executable)
     decisions = RecordedDecisions(executable.ranks, ValueDecisions(executable, devices))
@@ -244,7 +240,7 @@ def _undisturbed(devices: Devices) -> _Undisturbed:
                 moved, row = devices.resolved(batch)
                 sizes.add(batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks])
 
-    with threadpoolctl.threadpool_limits(1, user_api="blas"), devices:
+    with devices:
         Scheduler(executable, decisions).run(perform)
     return _Undisturbed(devices.outputs(), decisions, sizes)
 

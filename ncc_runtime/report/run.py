@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -16,7 +16,7 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import Policy, RunOptions
 from ncc_runtime.report import html
-from ncc_runtime.report.collectives import CollectiveRow
+from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Run:
     - `notes`: what was assumed, where data decides and values were not computed
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
+    - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
     - `faults`: what the faults that were given did; of a run that they keep from its end it is all
@@ -74,7 +75,6 @@ class Run:
     outputs: list[np.ndarray]
     trace: Trace | None
     traffic: tuple[Traffic, ...]
-    collectives: tuple[CollectiveRow, ...]
     proofs: tuple[Proof, ...] = ()
     notes: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()  # of the hardware's rules on the groups
@@ -82,7 +82,13 @@ class Run:
     healthy_us: float | None = None
     free_us: float | None = None
     faults: FaultsOfRun | None = None
+    interpreters: Mapping[int, str] = attrs.field(factory=dict)
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+
+    @functools.cached_property
+    def collectives(self) -> tuple[CollectiveRow, ...]:
+        """A row for each collective; made when it is asked for."""
+        return collective_rows(self.executable, self.traffic, self.trace)
 
     @functools.cached_property
     def result(self) -> Any:

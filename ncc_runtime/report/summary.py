@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM
 from ncc_runtime.group_rules.verdict import Verdict, warnings
 from ncc_runtime.lowering.executable import IDLE, CcQueue, EngineQueue, Executable
 from ncc_runtime.neff.program import TensorId
@@ -51,6 +52,10 @@ def as_json(
         "verified": verified(run.proofs),
         "checked": options.checked,
         "blas_kernel": blas_kernel(),
+        "interpreters": {
+            "normal_form": sum(how == NORMAL_FORM for how in run.interpreters.values()),
+            "literal": sum(how == LITERAL for how in run.interpreters.values()),
+        },
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),

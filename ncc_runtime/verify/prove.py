@@ -42,8 +42,21 @@ class Part:
     make: "Callable[[_Prover], Proof]"
 
 
+@attrs.frozen(eq=False)
+class Evidence:
+    """What proofs were made from, for others who ask what a proved program does."""
+
+    segments: tuple[Segment, ...]
+    run: GreedyRun  # that comes to its end
+
+
 def prove(executable: Executable) -> tuple[Proof, ...]:
     """Every proof; one that presumes another that does not hold is not tried, and says so."""
+    return prove_with_evidence(executable)[0]
+
+
+def prove_with_evidence(executable: Executable) -> tuple[tuple[Proof, ...], Evidence | None]:
+    """The same, and evidence if all hold."""
     executable.check_all_ranks_have_columns()
     prover = _Prover(executable)
     made: dict[str, Proof] = {}
@@ -55,7 +68,8 @@ def prove(executable: Executable) -> tuple[Proof, ...]:
         started = time.perf_counter()
         proof = part.make(prover)
         made[part.name] = attrs.evolve(proof, seconds=time.perf_counter() - started)
-    return tuple(made.values())
+    proofs = tuple(made.values())
+    return proofs, prover.evidence() if all(proof.holds for proof in proofs) else None
 
 
 def refuse(proofs: Sequence[Proof], shown: int = SHOWN) -> None:
@@ -86,6 +100,10 @@ class _Prover:
     @functools.cached_property
     def segments(self) -> tuple[Segment, ...]:
         return segments(self.executable, self.edges)
+
+    def evidence(self) -> Evidence:
+        assert self._run is not None, "proved programs come to their end"
+        return Evidence(self.segments, self._run)
 
     def form(self) -> Proof:
         return prove_well_formed(self.executable)

@@ -1,17 +1,30 @@
-"""The virtual devices: performs batches of ready instructions on the memory of all ranks."""
+"""The virtual devices: performs batches of ready instructions on the memory of all ranks.
 
+Inputs and outputs of a program without control flow need not lie in that memory. An input that
+nothing writes is read where the caller has it, and an output is written into a new array that the
+caller gets: neither is copied.
+"""
+
+import collections
+import contextlib
 import functools
+import os
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
+import attrs
 import numpy as np
 
-from ncc_runtime.execution.scheduler import RowBatch
+from ncc_runtime.execution.scheduler import AtOnce, RowBatch
+from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -20,13 +33,38 @@ from ncc_runtime.execution.values.transfers import (
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import READ_ONLY, Program, TensorId
+from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
+from ncc_runtime.progress import phase
+
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 SPLIT_WORK = 1 << 20
 """Bytes and multiply-adds that a batch must cost before its ranks are divided among threads."""
 
-Task = Callable[[], None]
+BORROWED_BYTES = 64 * 1024
+"""Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
+
+
+KEPT_OUTPUTS = 2
+"""Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
+
+_UNSHARED = 3
+"""References to an array that only the devices keep: theirs, a loop's, and that of the count."""
+
+
+@attrs.frozen(eq=False)
+class HostTask:
+    """Work that one thread does."""
+
+    perform: Callable[[], object]
+    work: int  # bytes and multiply-adds
+
+
+DecideBlock = Callable[[BlockTape, np.ndarray], np.ndarray]
+"""Which of these ranks enter a block, (r,) bool."""
+
 Begun = Callable[[], object]
 """Writes what an instruction has computed."""
 
@@ -34,7 +72,14 @@ Begun = Callable[[], object]
 class Devices:
     """Memory of all ranks and what instructions do to it; reusable over runs."""
 
-    def __init__(self, executable: Executable, threads: int = 1, checked: bool = False) -> None:
+    def __init__(
+        self,
+        executable: Executable,
+        threads: int = 1,
+        checked: bool = False,
+        normal_forms: Mapping[int, NormalForm] | None = None,
+    ) -> None:
+        """`normal_forms` are those of proved collectives, by placeholder."""
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
@@ -42,7 +87,19 @@ class Devices:
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
+        self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
+        self._normal_forms = normal_forms or {}
+        self._evaluations: dict[tuple[int, tuple[int, ...]], Evaluation] = {}
         self._pool: ThreadPoolExecutor | None = None
+        self._pool_of = 0  # the process whose threads they are
+        self._tape: _PreparedTape | None = None
+        self._instructions: dict[tuple[int, int, int, int], _Instruction] = {}
+        self._moved: set[int] = set()  # buffers that do not lie in the arena now
+        self._made: dict[int, collections.deque[np.ndarray]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=KEPT_OUTPUTS)
+        )
+        self._has_constants = False
+        self._lent: dict[int, np.ndarray] = {}  # outputs in arrays of their own, by tensor
         self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
         program = executable.program
         if any("lapack" in stage.program.opcodes() for stage in executable.stages):
@@ -52,6 +109,12 @@ class Devices:
             self.arena.tensor(tensor.dtype.numpy, tensor.shape, program.address(number))
             for number, tensor in enumerate(program.tensors)
         ]
+        self._in_arena = tuple(self._views)
+        self._tensors_in: dict[int, list[int]] = collections.defaultdict(list)
+        for number, tensor in enumerate(program.tensors):
+            self._tensors_in[tensor.buffer].append(number)
+        control = {name for name, opcode in OPCODES.items() if opcode.shape is Shape.CONTROL}
+        self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
 
     @property
     def held_bytes(self) -> int:
@@ -59,32 +122,76 @@ class Devices:
         return self.arena.bytes.nbytes
 
     def __enter__(self) -> "Devices":
-        if self._threads > 1:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rank")
+        self._stack = contextlib.ExitStack()
+        if self._computes:
+            # BLAS on one thread: its own threads would change the order of sums with the machine
+            self._stack.enter_context(_blas_libraries().limit(limits=1, user_api="blas"))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        self._stack.close()
 
-    def load(self, inputs: Iterable[np.ndarray], again: Container[int] = ()) -> None:
+    def _threads_beside(self) -> ThreadPoolExecutor:
+        """All threads but this one; they end when the devices are no longer used."""
+        if self._pool is None or self._pool_of != os.getpid():
+            self._pool = ThreadPoolExecutor(self._threads - 1, thread_name_prefix="rank")
+            self._pool_of = os.getpid()
+        return self._pool
+
+    def load(
+        self,
+        inputs: Iterable[np.ndarray],
+        again: Container[int] = (),
+        tape: Tape | None = None,
+    ) -> None:
         """Write parameters, each [ranks, *shape], and constants.
 
         Those `again`, by number, are the same in the next step, whatever a run writes over them.
+        If a `tape` is played next, and `release` called behind it, inputs may be read where they
+        are, and outputs be written where the caller gets them.
         """
         self._renew()
         self._overwritten = {}
-        on_inputs = self._on_inputs()
-        for number, ((rows, tensor), array) in enumerate(zip(self._inputs(), inputs, strict=True)):
+        on_inputs = self._on_inputs
+        borrowed: frozenset[int] = frozenset()
+        if tape is not None:
+            prepared = self._prepared(tape)
+            borrowed = prepared.borrowed
+            for tensor in prepared.lent:
+                array = self._array_for(tensor)
+                if self._move(tensor, array):
+                    self._lent[tensor] = array
+        for number, ((rows, tensor), array) in enumerate(zip(self._inputs, inputs, strict=True)):
+            if tensor in borrowed and self._move(tensor, array):
+                continue
             self._views[tensor][rows] = array
             if number in again and tensor in on_inputs.values():
                 self._overwritten[number] = self._views[tensor][rows].copy()
+        if tape is None or not self._has_constants:  # what plays a tape writes none
+            self._load_constants()
+
+    def _array_for(self, tensor: int) -> np.ndarray:
+        """An array for an output, [ranks, *shape]: one of before if its owner has dropped it.
+
+        The system takes longer to find new pages than a collective takes to fill them.
+        """
+        made = self._made[tensor]
+        for array in made:
+            if sys.getrefcount(array) == _UNSHARED:
+                return array
+        one = self.executable.program.tensors[TensorId(tensor)]
+        array = np.empty((self.arena.ranks, *one.shape), one.dtype.numpy)
+        made.append(array)
+        return array
+
+    def _load_constants(self) -> None:
+        """Constants are read only: they stay."""
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
                 address = stage.program.buffers[buffer].address
                 memory = self.arena.bytes[:, address : address + len(data)]
                 memory[stage.rows] = np.frombuffer(data, np.uint8)
+        self._has_constants = True
 
     def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
         """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
@@ -94,9 +201,9 @@ class Devices:
         those of its input.
         """
         self._renew()
-        targets, program = self._inputs(), self.executable.program
+        targets, program = self._inputs, self.executable.program
         outputs = [tensor for stage in self.executable.stages for tensor in stage.program.outputs]
-        on_inputs = self._on_inputs()
+        on_inputs = self._on_inputs
         values = []
         for output, number in feed:
             tensor = outputs[output]
@@ -107,13 +214,11 @@ class Devices:
             kind = program.buffers[program.tensors[tensor].buffer].kind
             is_input = tensor in on_inputs or kind in READ_ONLY
             values.append((number, view.copy() if is_input else view))
-        for number, value in (*values, *self._overwritten.items()):
+        for number, value in (*values, *self._overwritten.items(), *inputs.items()):
             rows, target = targets[number]
             self._views[target][rows] = value
-        for number, array in inputs.items():
-            rows, target = targets[number]
-            self._views[target][rows] = array
 
+    @functools.cached_property
     def _on_inputs(self) -> dict[int, int]:
         """By tensor of an output in the memory of a donated input: the tensor of that input."""
         found = {}
@@ -129,10 +234,12 @@ class Devices:
 
     def _renew(self) -> None:
         """What a run keeps beside the memory starts anew."""
-        self._registers = LengthRegisters(self.executable, self.arena)
+        if self._has_registers:
+            self._registers = LengthRegisters(self.executable, self.arena)
         if self._checked:
             self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
 
+    @functools.cached_property
     def _inputs(self) -> list[tuple[slice | np.ndarray, int]]:
         """Of each parameter the rows of its ranks, and its tensor."""
         stages = self.executable.stages
@@ -146,7 +253,11 @@ class Devices:
             for number, (stage, tensor) in enumerate(outputs):
                 view = stage.program.tensors[tensor]
                 self._byte_owners.read_tensor(view, stage.ranks, f"output {number}")
-        return [self._views[tensor][stage.rows].copy() for stage, tensor in outputs]
+        given = dict(self._lent)  # each once: a caller may write into what it gets
+        return [
+            given.pop(tensor) if tensor in given else self._views[tensor][stage.rows].copy()
+            for stage, tensor in outputs
+        ]
 
     def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
         """A scalar of the ranks, as it is now, (r,)."""
@@ -157,15 +268,164 @@ class Devices:
 
     def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
-        tasks = [task for batch in batches for task in self._tasks(batch)]
-        if self._pool is None or len(tasks) == 1:
-            for task in tasks:
-                task()
-            return
-        for future in [self._pool.submit(task) for task in tasks]:
-            future.result()
+        self._perform([task for batch in batches for task in self._tasks(batch)])
 
-    def _tasks(self, batch: RowBatch) -> list[Task]:
+    def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
+        """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
+        by_all, by_some = collections.Counter[TapeRound](), dict[TapeRound, np.ndarray]()
+        prepared = self._prepared(tape)
+
+        def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
+            for node in nodes:
+                if isinstance(node, TapeRound):
+                    tasks: Sequence[HostTask] = ()
+                    if ranks is None:
+                        by_all[node] += 1
+                        tasks, moving = prepared.rounds[node]
+                    else:
+                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        by_some.setdefault(node, nobody)[ranks] += 1
+                        moving = self._part(node, ranks)
+                    fresh = [task for batch in moving for task in self._tasks(batch)]
+                    self._perform([*tasks, *fresh] if fresh else tasks)
+                else:
+                    perform_block(node, ranks)
+
+        def perform_block(block: BlockTape, ranks: np.ndarray | None) -> None:
+            while True:
+                perform(block.before, ranks)
+                own = everybody if ranks is None else ranks
+                enters = decide(block, own)
+                if not enters.all():
+                    ranks = own[enters]
+                    if not len(ranks):
+                        return
+                perform(block.body, ranks)
+                if not block.is_loop:
+                    return
+
+        everybody = np.arange(self.arena.ranks)
+        with phase("values", "rounds of instructions"):
+            perform(tape.nodes, None)
+        return {
+            one: by_all[one] + by_some.get(one, np.zeros(self.arena.ranks, np.int64))
+            for one in (*by_all, *(by_some.keys() - by_all.keys()))
+        }
+
+    def _part(self, one: TapeRound, ranks: np.ndarray) -> list[RowBatch]:
+        """What a round performs on some ranks, which are whole groups of its collectives."""
+        parts = []
+        for batch in one.batches:
+            if batch.collective is None:
+                parts.append(attrs.evolve(batch, ranks=ranks))
+            else:
+                groups = tuple(np.unique(batch.collective.group_of[ranks]).tolist())
+                parts.append(attrs.evolve(batch, ranks=ranks, groups=groups))
+        return parts
+
+    def _prepared(self, tape: Tape) -> "_PreparedTape":
+        if self._tape is None or self._tape.tape is not tape:
+            borrowed, lent = self._apart(tape)
+            buffers = {self.executable.program.tensors[tensor].buffer for tensor in borrowed | lent}
+            rounds: dict[TapeRound, tuple[list[HostTask], list[RowBatch]]] = {}
+            for one in tape.rounds:
+                moving = [batch for batch in one.batches if self._touches(batch, buffers)]
+                tasks = [
+                    task
+                    for batch in one.batches
+                    if batch not in moving
+                    for task in self._tasks(batch)
+                ]
+                rounds[one] = tasks, moving
+            self._tape = _PreparedTape(tape, rounds, borrowed, lent)
+        return self._tape
+
+    def _apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
+        """Inputs and outputs, by tensor, that need not lie in the arena while a tape is played."""
+        if len(self.executable.stages) > 1:
+            return frozenset(), frozenset()
+        program = self.executable.program
+        donated = program.donated()
+        excluded = {*donated, *donated.values()}
+        for number in tape.row_by_row:
+            placeholder = program.placeholders[number]
+            tensors = (*placeholder.operands, *placeholder.results)
+            excluded |= {program.tensors[tensor].buffer for tensor in tensors}
+
+        def some(tensors: Iterable[int], kind: BufferKind) -> frozenset[int]:
+            found = set()
+            for number in tensors:
+                tensor = program.tensors[TensorId(number)]
+                buffer = program.buffers[tensor.buffer]
+                is_whole = tensor.size_bytes == buffer.size_bytes >= BORROWED_BYTES
+                if buffer.kind is kind and is_whole and tensor.buffer not in excluded:
+                    found.add(int(number))
+            return frozenset(found)
+
+        inputs = some(program.inputs, BufferKind.INPUT)
+        return inputs, some(program.outputs, BufferKind.OUTPUT)
+
+    def _touches(self, batch: RowBatch, buffers: Container[int]) -> bool:
+        """Whether a collective reads or writes some buffers."""
+        if batch.collective is None:
+            return False
+        program = self.executable.program
+        placeholder = program.placeholders[batch.collective.placeholder]
+        tensors = (*placeholder.operands, *placeholder.results)
+        return any(program.tensors[TensorId(tensor)].buffer in buffers for tensor in tensors)
+
+    def _move(self, tensor: int, array: np.ndarray) -> bool:
+        """Let the buffer of a tensor lie in an array, [ranks, …]; False if its rows have gaps."""
+        program = self.executable.program
+        try:
+            memory = array.reshape(len(array), -1, copy=False).view(np.uint8)
+        except ValueError:
+            return False
+        buffer = program.tensors[TensorId(tensor)].buffer
+        for number in self._tensors_in[buffer]:
+            one = program.tensors[TensorId(number)]
+            part = memory[:, one.offset : one.offset + one.size_bytes].view(one.dtype.numpy)
+            self._views[number] = part.reshape(len(array), *one.shape, copy=False)
+        self._moved.add(buffer)
+        return True
+
+    def release(self) -> None:
+        """Let go of the arrays of others; all buffers lie in the arena again."""
+        for buffer in self._moved:
+            for number in self._tensors_in[buffer]:
+                self._views[number] = self._in_arena[number]
+        self._moved.clear()
+        self._lent.clear()
+
+    def _perform(self, tasks: Sequence[HostTask]) -> None:
+        """Tasks in any order, side by side if they are worth it."""
+        if self._threads == 1 or len(tasks) <= 1 or sum(task.work for task in tasks) < SPLIT_WORK:
+            for task in tasks:
+                task.perform()
+            return
+        left = collections.deque(tasks)
+
+        def work() -> None:
+            while True:
+                try:
+                    task = left.popleft()
+                except IndexError:
+                    return
+                task.perform()
+
+        pool = self._threads_beside()
+        others = [pool.submit(work) for _ in range(min(self._threads, len(tasks)) - 1)]
+        try:
+            work()
+        finally:
+            left.clear()
+            wait(others)  # nothing goes on while its memory is read or given away
+        for other in others:
+            other.result()
+
+    def _tasks(self, batch: RowBatch) -> list[HostTask]:
+        if batch.collective is not None:
+            return self._collective_tasks(batch.collective, batch.groups)
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -175,20 +435,45 @@ class Devices:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
-    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[Task]:
+    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[HostTask]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
         work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
-        parts = self._divided(batch.ranks, work)
-        return [functools.partial(self._compute, queue, row, ranks) for ranks in parts]
+        return [
+            HostTask(functools.partial(self._compute, queue, row, ranks), work * len(ranks))
+            for ranks in self._divided(batch.ranks, work)
+        ]
 
-    def _transfer_tasks(self, batch: RowBatch) -> list[Task]:
+    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[HostTask]:
+        """A collective of some groups by its normal form."""
+        number = collective.placeholder
+        ranks = collective.groups[0]
+        program = self.executable.stage_of(ranks[0]).program
+        placeholder = program.placeholders[number]
+        operands, results = (
+            [self._views[tensor].reshape(self.arena.ranks, -1) for tensor in tensors]
+            for tensors in (placeholder.operands, placeholder.results)
+        )
+        if (number, groups) not in self._evaluations:
+            form = self._normal_forms[number]
+            if len(groups) < len(collective.groups):
+                form = form.of_groups(groups)
+            shares = _share_memory(program, placeholder.operands, placeholder.results)
+            self._evaluations[number, groups] = Evaluation(form, self._threads, shares)
+        evaluation = self._evaluations[number, groups]
+        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+
+    def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
         queue, row = self.resolved(batch)
         work = int(queue.size_bytes[row, batch.ranks].max(initial=0))
-        parts = self._divided(batch.ranks, work)
-        return [functools.partial(self._transfer, queue, row, batch.row, part) for part in parts]
+        return [
+            HostTask(
+                functools.partial(self._transfer, queue, row, batch.row, part), work * len(part)
+            )
+            for part in self._divided(batch.ranks, work)
+        ]
 
     def resolved(self, batch: RowBatch) -> tuple[DmaQueue, int]:
         """A ring and a row of it with the sizes and addresses that a batch of transfers has now."""
@@ -200,7 +485,7 @@ class Devices:
 
     def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
         """The ranks, split into a part per thread where the work is worth it."""
-        if self._pool is None or work_per_rank * len(ranks) < SPLIT_WORK:
+        if self._threads == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
             return [ranks]
         return np.array_split(ranks, min(self._threads, len(ranks)))
 
@@ -240,15 +525,36 @@ class Devices:
         So what is to be written is copied, where it may lie in the memory of the ranks.
         """
         program = self.executable.program
-        instr = queue.table[row]
+        one = self._instruction(queue, row, ranks)
         if self._byte_owners is not None:
             place = f"queue {queue.name}, pc {row}"
-            for tensor in instr.operands:
-                self._byte_owners.read_tensor(program.tensors[tensor], ranks, place)
+            for tensor in one.operands:
+                self._byte_owners.read_tensor(program.tensors[TensorId(tensor)], ranks, place)
+        operands = [self._views[tensor][one.rows] for tensor in one.operands]
+        if one.updates is not None and self._moved.isdisjoint(one.updates):
+            if keeps:
+                operands[1:] = [operand.copy() for operand in operands[1:]]
+            return functools.partial(update_slice, *operands)
+        results = compute(one.call, operands)
+        if keeps:
+            results = [np.array(result) for result in results]
+        return functools.partial(self._write, one.results, one.rows, ranks, results)
+
+    def _instruction(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> "_Instruction":
+        """An instruction on some ranks; of consecutive ranks it is prepared once."""
+        first, last = int(ranks[0]), int(ranks[-1])
+        is_run = last - first + 1 == len(ranks)
+        key = (id(queue), row, first, last)
+        if is_run and key in self._instructions:
+            return self._instructions[key]
+        program = self.executable.program
+        instr = queue.table[row]
         # Consecutive ranks as a slice make views of operands; other ranks copy them.
-        rows: slice | np.ndarray = ranks
-        if int(ranks[-1]) - int(ranks[0]) + 1 == len(ranks):
-            rows = slice(int(ranks[0]), int(ranks[0]) + len(ranks))
+        rows = slice(first, last + 1) if is_run else ranks
+        updates = None
+        if is_run and _is_update_in_place(program, instr):
+            tensors = instr.operands[0], instr.results[0]
+            updates = tuple(program.tensors[TensorId(tensor)].buffer for tensor in tensors)
         call = KernelCall(
             program=program,
             opcode=instr.opcode,
@@ -256,15 +562,10 @@ class Devices:
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        operands = [self._views[tensor][rows] for tensor in instr.operands]
-        if isinstance(rows, slice) and _is_update_in_place(program, instr):
-            if keeps:
-                operands[1:] = [operand.copy() for operand in operands[1:]]
-            return functools.partial(update_slice, *operands)
-        results = compute(call, operands)
-        if keeps:
-            results = [np.array(result) for result in results]
-        return functools.partial(self._write, instr.results, rows, ranks, results)
+        one = _Instruction(call, instr.operands, instr.results, rows, updates)
+        if is_run:
+            self._instructions[key] = one
+        return one
 
     def _write(
         self,
@@ -279,6 +580,48 @@ class Devices:
                 self._byte_owners.write_tensor(
                     self.executable.program.tensors[TensorId(tensor)], ranks
                 )
+
+
+@attrs.frozen(eq=False)
+class _Instruction:
+    """An instruction of an engine on some ranks."""
+
+    call: KernelCall
+    operands: Sequence[int]
+    results: Sequence[int]
+    rows: slice | np.ndarray  # of the ranks
+    updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
+
+
+@attrs.frozen(eq=False)
+class _PreparedTape:
+    """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
+
+    tape: Tape
+    rounds: Mapping[TapeRound, tuple[list[HostTask], list[RowBatch]]]
+    borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
+    lent: frozenset[int]  # outputs, by tensor, that get an array of their own
+
+
+@functools.cache
+def _blas_libraries() -> "ThreadpoolController":
+    """Looked for once; scipy's, where an opcode needs it, is loaded before (`Devices`)."""
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController()
+
+
+def _share_memory(program: Program, operands: Iterable[int], results: Iterable[int]) -> bool:
+    """Whether any operand overlaps any result."""
+    read, written = (
+        [(program.address(tensor), program.tensors[TensorId(tensor)].size_bytes) for tensor in some]
+        for some in (operands, results)
+    )
+    return any(
+        start < address + length and address < start + size
+        for start, size in read
+        for address, length in written
+    )
 
 
 def _is_update_in_place(program: Program, instr: Instr) -> bool:

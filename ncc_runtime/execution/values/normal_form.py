@@ -1,0 +1,417 @@
+"""Collectives as functions of their operands: each byte read once, each result written once.
+
+A proved collective is a pure function. Every interval of a result is one expression over the
+operands, with its order of reduction and its roundings, whatever the order in which descriptors
+run. `NormalForm` holds these expressions (`bits/normal_forms.py` reads them from an executable);
+`evaluate` computes them without descriptors, semaphores and channel buffers, block by block, so
+that a block stays in the host's cache from its first operand to its last result.
+
+Pieces that one expression makes of different ranks, as the chunks of a ring, form a class: one list
+of steps, and a row of ranks for each piece. Small pieces of a class are stacked, since numpy's
+calls would take longer than their work; large ones go block by block, over threads.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.transfers import reduce_parts
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.reductions import Reduction
+
+BLOCK_BYTES = 256 * 1024
+"""A block and what it is made of stay in a core's cache (measured, docs/performance.md)."""
+
+STACKED_BYTES = 16 * 1024
+"""Pieces up to this size are gathered and computed together."""
+
+TASK_BYTES = 16 << 20
+"""Bytes read and written that are worth a task of their own."""
+
+
+@attrs.frozen
+class Step:
+    """Parts joined from left to right, divided, rounded once, kept in a register.
+
+    A part is the piece's leaf of that number, or, if negative, ~register.
+    """
+
+    register: int
+    parts: tuple[int, ...]
+    divisor: int = 1
+
+
+@attrs.frozen(eq=False)
+class PieceClass:
+    """Pieces of results of one size that are computed alike. Sizes and offsets are in elements.
+
+    Piece i is made by `steps` of the elements [offset[i], offset[i] + size) of operand `operand` of
+    ranks leaves[i]; it is written to result `operand` of target_rank[i], each at its target_offset.
+    Without steps it is a copy of its only leaf, without leaves it is zeros.
+    """
+
+    steps: tuple[Step, ...]
+    operand: int
+    size: int
+    group: np.ndarray  # (pieces,) which group of the collective it belongs to
+    leaves: np.ndarray  # (pieces, leaves) int64, ranks
+    offset: np.ndarray  # (pieces,) int64
+    target_rank: np.ndarray  # (pieces, targets) int64
+    target_offset: np.ndarray  # (pieces, targets) int64
+
+    def __len__(self) -> int:
+        return len(self.offset)
+
+    @property
+    def cost(self) -> int:
+        """Elements read and written."""
+        return self.size * (self.leaves.size + self.target_rank.size)
+
+    def of_groups(self, groups: Sequence[int]) -> "PieceClass":
+        """The pieces of some groups."""
+        where = np.isin(self.group, groups)
+        columns = ("group", "leaves", "offset", "target_rank", "target_offset")
+        return attrs.evolve(self, **{name: getattr(self, name)[where] for name in columns})
+
+
+@attrs.frozen(eq=False)
+class NormalForm:
+    """What a collective computes.
+
+    Where operands and results share memory, `is_blockwise` says that no piece reads what another
+    one writes; otherwise operands are copied first.
+    """
+
+    dtype: np.dtype
+    reduction: Reduction | None
+    classes: tuple[PieceClass, ...]
+    groups: tuple[tuple[int, ...], ...]  # ranks that depend on each other, by number
+    is_blockwise: bool
+
+    def of_groups(self, groups: Sequence[int]) -> "NormalForm":
+        """The same for some of its groups."""
+        classes = tuple(one.of_groups(groups) for one in self.classes)
+        return attrs.evolve(self, classes=tuple(one for one in classes if len(one)))
+
+
+Work = Callable[[], object]
+
+
+class Evaluation:
+    """A normal form, ready to be computed on arrays again and again.
+
+    `in_place`: operands lie where results do. Rows of the arrays are contiguous.
+    """
+
+    def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
+        self._form = form
+        self._copies_operands = in_place and not form.is_blockwise
+        self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
+        stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
+        self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
+        blocks = [
+            block
+            for one in form.classes
+            if not _is_stacked(one, form.dtype)
+            for block in _blocks(one, form.dtype)
+        ]
+        cost = sum(block.cost for block in blocks) * form.dtype.itemsize
+        parts = max(1, min(threads, cost // TASK_BYTES))
+        self._parts = _divided(blocks, parts)
+        in_all = sum(one.cost for one in form.classes) * form.dtype.itemsize
+        self.work = in_all // max(1, len(self._stacked) + len(self._parts))  # bytes of a task
+
+    def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
+        """What is to be done, in any order, for arrays [ranks, elements]."""
+        if self._copies_operands:
+            operands = [operand.copy() for operand in operands]
+        work: list[Work] = [
+            functools.partial(one.perform, operands, results) for one in self._stacked
+        ]
+        parts = (_Part(self._arithmetic, part, operands, results) for part in self._parts)
+        return [*work, *(part.perform for part in parts)]
+
+
+class _Part:
+    """Blocks that one thread computes, of arrays [ranks, elements]."""
+
+    def __init__(
+        self,
+        arithmetic: "_Arithmetic",
+        blocks: "Sequence[_Block]",
+        operands: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+    ) -> None:
+        self._arithmetic, self._blocks = arithmetic, blocks
+        self._operands, self._results = operands, results
+
+    def perform(self) -> None:
+        value = self._arithmetic.value
+        with np.errstate(all="ignore"):
+            for steps, leaves, registers, targets in self._bound:
+                if steps:
+                    leaves = [value(steps, leaves, list(registers))]
+                for target in targets:
+                    if target is not leaves[0]:
+                        target[...] = leaves[0]
+
+    @functools.cached_property
+    def _bound(self) -> "Sequence[tuple[Sequence[Step], _Arrays, _Arrays, _Arrays]]":
+        """Of each block its steps, leaves, registers and targets as arrays."""
+        dtype = self._arithmetic.dtype
+        operands, results = (
+            [list(array) for array in some] for some in (self._operands, self._results)
+        )
+        zero = np.zeros((), dtype)
+        largest = max(block.end - block.start for block in self._blocks)
+        count = max(block.registers for block in self._blocks)
+        registers = self._arithmetic.registers(count, (largest,))
+        bound = []
+        for block in self._blocks:
+            read, written = operands[block.operand], results[block.operand]
+            start, end = block.start, block.end
+            leaves = [read[rank][start:end] for rank in block.leaves] or [zero]
+            targets = [written[rank][start + far : end + far] for rank, far in block.targets]
+            own = [register[: end - start] for register in registers]
+            if block.steps and self._arithmetic.may_use_targets:
+                # nothing reads a target before it is complete: it holds the result from the first
+                own[block.steps[-1].register] = targets[0]
+            bound.append((block.steps, leaves, own, targets))
+        return bound
+
+
+_Arrays = Sequence[np.ndarray]
+
+
+@attrs.frozen(eq=False)
+class _Block:
+    """A part of a piece that is computed at once."""
+
+    steps: tuple[Step, ...]
+    registers: int
+    operand: int
+    leaves: tuple[int, ...]  # ranks
+    targets: tuple[tuple[int, int], ...]  # ranks, and how far behind the operand's place
+    start: int  # of the operand
+    end: int
+
+    @property
+    def cost(self) -> int:
+        """Elements read and written."""
+        return (self.end - self.start) * (len(self.leaves) + len(self.targets))
+
+
+def _blocks(one: PieceClass, dtype: np.dtype) -> Iterator[_Block]:
+    step = max(1, BLOCK_BYTES // max(4, dtype.itemsize))  # narrow floats are joined in float32
+    registers = 1 + max((each.register for each in one.steps), default=-1)
+    for piece in range(len(one)):
+        first = int(one.offset[piece])
+        leaves = tuple(one.leaves[piece].tolist())
+        shifts = (one.target_offset[piece] - first).tolist()
+        targets = tuple(zip(one.target_rank[piece].tolist(), shifts, strict=True))
+        for start in range(first, first + one.size, step):
+            end = min(start + step, first + one.size)
+            yield _Block(one.steps, registers, one.operand, leaves, targets, start, end)
+
+
+def _divided(blocks: list[_Block], parts: int) -> list[list[_Block]]:
+    """Blocks in as many runs of about the same cost."""
+    if not blocks:
+        return []
+    ends = np.cumsum([block.cost for block in blocks])
+    number = np.minimum((ends - 1) * parts // int(ends[-1]), parts - 1)
+    cuts = np.searchsorted(number, np.arange(parts + 1)).tolist()
+    return [blocks[a:b] for a, b in itertools.pairwise(cuts) if a < b]
+
+
+# ---- small pieces
+
+
+def _is_stacked(one: PieceClass, dtype: np.dtype) -> bool:
+    return len(one) > 1 and one.size * dtype.itemsize <= STACKED_BYTES
+
+
+class _Stacked:
+    """All pieces of a class at once, all leaves with one call."""
+
+    def __init__(self, one: PieceClass, arithmetic: "_Arithmetic") -> None:
+        self._pieces, self._arithmetic = one, arithmetic
+        self._registers = 1 + max((step.register for step in one.steps), default=-1)
+        offsets = [one.offset, one.target_offset.ravel()]
+        self._is_even = not any((offset % one.size).any() for offset in offsets)
+        self._scale = one.size if self._is_even else 1
+        self._from = one.leaves.T, one.offset // self._scale
+        self._to = one.target_rank.T, one.target_offset.T // self._scale
+        # one run of pieces for all ranks, as an all-reduce has it: no index says where it goes
+        first, count = int(one.target_offset[0, 0]), one.target_rank.shape[1]
+        in_turn = first + np.arange(len(one))[:, None] * one.size
+        is_run = (one.target_offset == in_turn).all()
+        is_for_all = (one.target_rank == np.arange(count)).all()
+        self._run = first if is_run and is_for_all else None
+
+    def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
+        one = self._pieces
+        result = results[one.operand]
+        if not one.leaves.shape[1]:
+            self._windows(result)[self._to] = np.zeros((), result.dtype)
+            return
+        leaves = self._windows(operands[one.operand])[self._from]
+        value = leaves[0]
+        if one.steps:
+            own = self._arithmetic.registers(self._registers, value.shape)
+            with np.errstate(all="ignore"):
+                value = self._arithmetic.value(one.steps, leaves, own)
+        if self._run is not None and one.target_rank.shape[1] == len(result):
+            result[:, self._run : self._run + value.size] = value.reshape(-1)
+        else:
+            self._windows(result)[self._to] = value
+
+    def _windows(self, array: np.ndarray) -> np.ndarray:
+        """Runs of a piece's size as [rank, place, element], a view."""
+        size = self._pieces.size
+        if self._is_even and array.shape[1] % size == 0:
+            return array.reshape(len(array), -1, size, copy=False)
+        # as_strided refuses some dtypes that are not numpy's own: integers carry them
+        is_own = array.dtype.isbuiltin == 1
+        words = array if is_own else array.view(np.dtype(f"u{array.dtype.itemsize}"))
+        row, element = words.strides
+        shape = (len(words), (words.shape[1] - size) // self._scale + 1, size)
+        strides = (row, element * self._scale, element)
+        runs = np.lib.stride_tricks.as_strided(words, shape, strides)
+        return runs if is_own else runs.view(array.dtype)
+
+
+# ---- arithmetic
+
+
+_UFUNCS: dict[Reduction, np.ufunc] = {
+    Reduction.ADD: np.add,
+    Reduction.AVERAGE: np.add,
+    Reduction.MULTIPLY: np.multiply,
+    Reduction.AND: np.bitwise_and,
+    Reduction.OR: np.bitwise_or,
+}
+_EXTREMES: dict[Reduction, np.ufunc] = {
+    Reduction.MINIMUM: np.minimum,
+    Reduction.MAXIMUM: np.maximum,
+}
+
+
+def _ufunc(dtype: np.dtype, reduction: Reduction) -> np.ufunc | None:
+    """What joins elements in their own type without a temporary; None if nothing does.
+
+    The bits are those of `reduce_parts`.
+    """
+    if dtype.isbuiltin != 1 or dtype == np.float16:
+        return None
+    if dtype.kind in "iu":
+        return _UFUNCS.get(reduction) or _EXTREMES[reduction]
+    is_sum = reduction in (Reduction.ADD, Reduction.AVERAGE)
+    is_product = reduction is Reduction.MULTIPLY and dtype.kind == "f"
+    return _UFUNCS[reduction] if dtype.kind != "b" and (is_sum or is_product) else None
+
+
+@attrs.frozen(eq=False)
+class _Arithmetic:
+    """How the steps of pieces are computed."""
+
+    dtype: np.dtype
+    reduction: Reduction | None
+    ufunc: np.ufunc | None
+    may_use_targets: bool  # as registers
+    is_bfloat16: bool  # and joined by what numpy does without a temporary
+
+    @classmethod
+    def of(
+        cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
+    ) -> "_Arithmetic":
+        ufunc = None if reduction is None else _ufunc(dtype, reduction)
+        is_inexact = reduction in (Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY)
+        is_bfloat16 = dtype == DType.BF16.numpy and is_inexact
+        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None, is_bfloat16)
+
+    def registers(self, count: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+        """Registers of steps, and what is needed beside them."""
+        if not self.is_bfloat16:
+            return [np.empty(shape, self.dtype) for _ in range(count)]
+        return [*(np.empty(shape, np.float32) for _ in range(count)), np.empty(shape, np.uint32)]
+
+    def value(
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        registers: list[np.ndarray],
+    ) -> np.ndarray:
+        """What the steps make of leaves; it may lie in a register."""
+        if self.is_bfloat16:
+            return self._bfloat16_value(steps, leaves, registers)
+        for step in steps:
+            parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
+            if self.ufunc is None:
+                registers[step.register] = reduce_parts(parts, self.reduction, step.divisor)
+            else:
+                self._join(parts, step.divisor, registers[step.register])
+        total = registers[steps[-1].register]
+        if self.ufunc is not None and self.dtype.kind in "fc":
+            _make_nans_canonical(total)
+        return total
+
+    def _bfloat16_value(
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        registers: list[np.ndarray],
+    ) -> np.ndarray:
+        """The same in bfloat16, whose numbers stay float32 from the first operand to the result.
+
+        They are rounded where they are: to nearest, ties to even, by adding to the bits. An inf
+        stays one, what overflows becomes one. The lower half of a NaN is zero, as those of its
+        operands are, so that it stays one, too.
+        """
+        assert self.reduction is not None
+        join = _UFUNCS[self.reduction]
+        *registers, bits = registers
+        for step in steps:
+            total = registers[step.register]
+            for number, part in enumerate(step.parts):
+                if part >= 0:
+                    value = leaves[part].astype(np.float32) if number else leaves[part]
+                else:
+                    value = registers[~part]
+                if number:
+                    join(total, value, out=total)
+                elif value is not total:
+                    total[...] = value
+            if step.divisor != 1:
+                np.divide(total, np.float32(step.divisor), out=total)
+            words = total.view(np.uint32)
+            np.right_shift(words, 16, out=bits)
+            np.bitwise_and(bits, 1, out=bits)
+            np.add(bits, 0x7FFF, out=bits)
+            np.add(words, bits, out=words)
+            np.bitwise_and(words, 0xFFFF0000, out=words)
+        _make_nans_canonical(total)
+        np.right_shift(total.view(np.uint32), 16, out=bits)
+        return bits.astype(np.uint16).view(self.dtype)
+
+    def _join(self, parts: Sequence[np.ndarray], divisor: int, total: np.ndarray) -> None:
+        assert self.ufunc is not None, self.dtype
+        if len(parts) == 1:
+            total[...] = parts[0]
+        else:
+            self.ufunc(parts[0], parts[1], out=total)
+            for part in parts[2:]:
+                self.ufunc(total, part, out=total)
+        if divisor != 1:
+            np.divide(total, self.dtype.type(divisor), out=total)
+
+
+def _make_nans_canonical(array: np.ndarray) -> None:
+    """`canonical_nans` where the array is; one pass over what has none."""
+    parts = array.view(array.real.dtype) if array.dtype.kind == "c" else array
+    if np.isnan(np.minimum.reduce(parts, axis=None)):
+        array[...] = canonical_nans(array)
