@@ -183,7 +183,7 @@ def test_a_step_of_a_large_model_is_a_screen(llama: str, capsys) -> None:
     assert "tokens/s" in out
     assert main([*command, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    assert len(result["collectives"]) == 172
+    assert len(result["collectives"]) == 207
     first = result["collectives"][0]
     assert (first["name"], first["line"], first["groups"]) == ("all-gather", "large.py:33", 8)
     assert first["op_name"].startswith("jit(step)/")
@@ -213,8 +213,8 @@ def test_lines_of_pipeline_stages_are_those_of_the_stage() -> None:
     ("words", "reason"),
     [
         (["--no-clock", "--sort", "time"], "--sort time needs the clock"),
-        (["--no-clock", "--tokens", "5"], "--tokens needs the clock"),
-        (["--tokens", "0"], "0 is not in the range"),
+        (["--no-clock", "--tokens", "5"], "--per-step needs the clock"),
+        (["--tokens", "0"], "'0': the amount is from 1"),
         (["--sort", "size"], "'size' is not one of"),
     ],
 )
