@@ -6,6 +6,7 @@ import numpy as np
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -71,8 +72,8 @@ def collective(
     return ncc_runtime.load(program, algorithms=forced, **place).executable  # type: ignore[arg-type]
 
 
-def compiled(text: str, topology: str = "trn2", **place: object) -> Executable:
-    neff = ncc_compiler.compile_text(text)
+def compiled(text: str, topology: str = "trn2", *, level: int = 1, **place: object) -> Executable:
+    neff = ncc_compiler.compile_text(text, CompileOptions(level=level))
     return ncc_runtime.load(neff, topology, **place).executable  # type: ignore[arg-type]
 
 

@@ -68,6 +68,7 @@ class Growing:
         self.ranks = self.replicas * self.partitions
         self.buffers: list[Buffer] = []
         self.tensors: list[Tensor] = []
+        self.hidden: set[int] = set()  # tensors of blocks that are closed and may not have run
         self.constants: dict[BufferId, bytes] = {}
         self.inputs: list[TensorId] = []
         self.attributes: list[dict[str, AttributeValue]] = []
@@ -191,6 +192,7 @@ class Growing:
     def enclose(self, opcode: str, block: Block, before: Callable[[], int]) -> None:
         """A block: `before` its test or case something gives the predicate; random steps."""
         number, first, outer = len(self.blocks), len(self.placeholders), self.streams
+        first_tensor = len(self.tensors)
         self.blocks.append(block)
         self.streams = tuple(self.draw(st.sets(st.sampled_from(outer or (0,)), max_size=2)))
         self.streams = tuple(stream for stream in self.streams if stream in outer)
@@ -210,12 +212,17 @@ class Growing:
         if opcode == LOOP:
             self.meet()
         self.control(END, number)
+        self.hidden.update(range(first_tensor, len(self.tensors)))
         self.depth -= 1
         self.streams = outer
 
+    def visible(self) -> list[int]:
+        """The tensors that are written on every way here."""
+        return [number for number in range(len(self.tensors)) if number not in self.hidden]
+
     def program(self) -> Program:
-        """What has grown; its last tensor is copied out."""
-        last = len(self.tensors) - 1
+        """What has grown; its last tensor that is visible is copied out."""
+        last = self.visible()[-1]
         kind = self.tensors[last]
         output = self.tensor(kind.dtype, kind.shape, BufferKind.OUTPUT)
         self.compute("copy", (last,), (output,))
@@ -287,7 +294,7 @@ class Growing:
 
 
 def _any(program: Growing) -> tuple[int, Tensor]:
-    number = program.draw(st.integers(0, len(program.tensors) - 1))
+    number = program.draw(st.sampled_from(program.visible()))
     return number, program.tensors[number]
 
 

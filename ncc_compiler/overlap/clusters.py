@@ -401,13 +401,14 @@ class _Walk:
         assert at is not None, node.name
         cluster.at = at
         cluster.ahead += self._before[position] != cluster.before
+        was_asked = self._is_to_check(cluster, node)  # as `_may_join` saw it
         cluster.members.append(position)
         self._parent[position] = cluster.last
         cluster.extent = max(cluster.extent, self._extent(node))
         cluster.leads_to |= self._leads_to[position]
         cluster.readers |= others
         cluster.writers.update(self._writers.get(position, ()))
-        if self._is_to_check(cluster, node):
+        if was_asked:
             cluster.fitting = len(cluster.members)
         cluster.has_reduction |= node.op == "reduce"
         cluster.is_closing = cluster.is_closing and (not others or node.op == "reduce")

@@ -20,7 +20,7 @@ import attrs
 from ncc_runtime.calibration.predict import NONE, Overrides, Prediction, named, overridden
 from ncc_runtime.calibration.rows import count_of, time_of, word_of
 from ncc_runtime.errors import InputError, reason_of
-from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
+from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.placement import place
 from ncc_runtime.progress import Phase
@@ -72,7 +72,8 @@ def read_steps(path: str) -> tuple[StepRow, ...]:
         return ()
     steps = document["steps"]
     if not isinstance(steps, list) or not steps:
-        raise InputError(f'{path}: expected {{"steps": [{{…}}, …]}} with at least one step')
+        text = 'expected {"steps": [{…}, …]} with at least one step'
+        raise InputError(f"{path}: {recognised(data, FileRole.ROWS) or text}")
     folder = Path(path).parent
     return tuple(
         _step(f"{path}: step {number}", folder, Path(path).stem, row)

@@ -123,7 +123,7 @@ ENTRY e {{
   ROOT t = (f32[256], f32[256]) tuple(s, d)
 }}
 """
-    trace = simple(placed(text))
+    trace = simple(placed(text, level=0))
     found = found_in(trace).together
     own = [
         event

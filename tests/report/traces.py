@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import ncc_compiler
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import NO_EVENT, Reason, Trace
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Jump
@@ -20,8 +21,8 @@ DTYPES = (np.int16, np.int32, np.int32, np.int64, np.int64, np.int32, np.uint8, 
 ROW_PS, SEEN_PS, LAUNCH_PS = 10_500, 700, 2_000
 
 
-def placed(text: str, **place: object) -> Executable:
-    program = program_of(ncc_compiler.compile_text(text))
+def placed(text: str, level: int = 1, **place: object) -> Executable:
+    program = program_of(ncc_compiler.compile_text(text, CompileOptions(level=level)))
     return lower(program, place_on(PlaceOptions(**place), program.ranks), {})
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError, LoweringError
 from ncc_runtime.lowering import capacity
@@ -87,7 +88,7 @@ ENTRY e {
 @pytest.fixture
 def large(tmp_path: Path) -> str:
     path = tmp_path / "large.neff"
-    ncc_compiler.compile_text(TEXT).save(path)
+    ncc_compiler.compile_text(TEXT, CompileOptions(level=0)).save(path)
     return str(path)
 
 
@@ -105,7 +106,7 @@ def test_a_program_that_does_not_fit_says_what_it_needs(large: str, tmp_path: Pa
     assert main(["run", large, "--topology", topology(tmp_path, 18_000_000)]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "error: HBM of 17.2 MiB a rank: parameters 7.6 MiB, outputs 39.1 KiB, temporaries "
-        "19.1 MiB, in all 26.7 MiB (156 %), 9.6 MiB too much (little at lnc 2)",
+        "11.4 MiB, in all 19.1 MiB (111 %), 1.9 MiB too much (little at lnc 2)",
         "  largest: parameters w and 1 more of 3.8 MiB each; temporary z (m.py:13) of 7.6 MiB; "
         "temporary n of 7.6 MiB; temporary y of 3.8 MiB; output r of 39.1 KiB",
         "  would help: 4 ranks instead of 2, where what is sharded is divided further",
@@ -210,7 +211,7 @@ def test_channel_buffers_that_do_not_fit_are_told_apart_from_the_program(large: 
         check_channels(program, placement.topology, room + (1 << 30))
     message = str(refusal.value)
     assert message.startswith(
-        "HBM of 24 GiB a rank: parameters 7.6 MiB, outputs 39.1 KiB, temporaries 19.1 MiB, channel "
+        "HBM of 24 GiB a rank: parameters 7.6 MiB, outputs 39.1 KiB, temporaries 11.4 MiB, channel "
         "buffers 25.0 GiB, in all 25.0 GiB (104 %), 1.0 GiB too much (trn2.48xlarge at lnc 2)\n"
     )
     assert "would help: channel buffers of 24.0 GiB or less: another --algorithm\n" in message

@@ -258,7 +258,7 @@ def test_json_says_whose_outputs_are_which(words: list[str], capsys):
         "program": "pipeline_stage1",
         "ranks": [4, 5, 6, 7],
     }
-    assert report["instructions"]["engine"] == 4 * 14 + 4 * 14
+    assert report["instructions"]["engine"] == 4 * 9 + 4 * 9
 
 
 def test_files_number_arrays_one_program_after_the_other(words: list[str], tmp_path, capsys):

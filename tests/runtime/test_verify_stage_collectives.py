@@ -166,6 +166,7 @@ def verdict(executable: Executable) -> str:
 
 
 LATE = """
+  w = f32[64] parameter(1)
   x = f32[8] parameter(0)
   n = f32[8] all-reduce(x), channel_id=1, replica_groups={{0,1,2,3},{4,5},{6,7}}, WHO
   m = f32[8] negate(n)

@@ -12,8 +12,6 @@ from benchmarks import model_programs as programs
 from benchmarks import models
 from benchmarks.model_programs import Bert, Llama, Program
 
-pytest.importorskip("jax")
-
 SMALL = Llama(4, 256, 8, 2, 512, 1000)
 TINY_BERT = Bert(4, 128, 4, 256, 1000, 64)
 
