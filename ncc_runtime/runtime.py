@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
-from ncc_runtime.call_signature import CallSignature, arguments, result
 from ncc_runtime.errors import (
     CountsError,
     InputError,
@@ -29,23 +28,12 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     decisions_without_values,
 )
-from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
-from ncc_runtime.inputs import (
-    Given,
-    WordValues,
-    bound_inputs,
-    check_constants,
-    check_type,
-    checked_input,
-    numbered,
-    parameter_text,
-)
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
@@ -54,21 +42,22 @@ from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
 from ncc_runtime.report.collectives import beyond_policy, collective_rows
 from ncc_runtime.report.run import Run, Verification, heading
-from ncc_runtime.step_inputs import inputs_of_steps
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
-from ncc_runtime.verify import prove
-from ncc_runtime.verify.proof import Proof
 
-if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
+if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans need them
+    from ncc_runtime.call_signature import CallSignature
+    from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
+    from ncc_runtime.inputs import Given, WordValues
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
+    from ncc_runtime.verify.proof import Proof
 
 
-Watch = Callable[["Devices", Sequence[RowBatch]], None]
+Watch = Callable[["Devices", "Sequence[RowBatch]"], None]
 """Sees rows that are ready just before the devices perform them."""
 
 
@@ -95,7 +84,7 @@ class Model:
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
-        signature: CallSignature | None = None,
+        signature: "CallSignature | None" = None,
         algorithms: Mapping[str, str] | None = None,
     ) -> None:
         self.executable = executable
@@ -177,9 +166,17 @@ class Model:
         return (*warnings(self.verdicts), *of_plans, *beyond_policy(self.executable))
 
     @functools.cached_property
-    def proofs(self) -> tuple[Proof, ...]:
+    def proofs(self) -> "tuple[Proof, ...]":
         """The proofs of the program, those that fail too; computed once, on first use."""
-        return prove.prove(self.executable)
+        from ncc_runtime.verify.prove import prove
+
+        return prove(self.executable)
+
+    def _check_proofs(self) -> None:
+        """ProofError if one fails."""
+        from ncc_runtime.verify.prove import refuse as refuse_unproved
+
+        refuse_unproved(self.proofs)
 
     def verify(self) -> Verification:
         """Prove that it has no deadlock and no race, and that its collectives are right.
@@ -250,9 +247,11 @@ class Model:
         options, given = self._request(inputs, options, settings)
         arrays = None
         if options.values:
+            from ncc_runtime.inputs import bound_inputs
+
             arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
         if options.faults:
             run = self._run_with_faults(given, arrays, options)
             return attrs.evolve(run, host_s=time.perf_counter() - started)
@@ -297,6 +296,9 @@ class Model:
         >>> [run.outputs[0].tolist() for run in runs]
         [[[3.0, 4.0]], [[6.0, 8.0]], [[12.0, 16.0]]]
         """
+        from ncc_runtime.inputs import bound_inputs
+        from ncc_runtime.step_inputs import inputs_of_steps
+
         if steps < 1 or first < 0:
             raise InputError(f"{steps} steps from step {first} on; there must be one, from 0 on")
         options, given = self._request(inputs, options, settings)
@@ -309,7 +311,7 @@ class Model:
         if options.values:
             arrays = bound_inputs(program, given, seed, self._drawn_counts)
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
 
         def runs() -> Iterator[Run]:
             started = time.perf_counter()
@@ -332,8 +334,11 @@ class Model:
 
     def _request(
         self, inputs: Sequence[Any], options: RunOptions | None, settings: dict[str, Any]
-    ) -> tuple[RunOptions, Given]:
+    ) -> "tuple[RunOptions, Given]":
         """Options and inputs of a run, as far as they can be checked without loading anything."""
+        from ncc_runtime.call_signature import arguments
+        from ncc_runtime.inputs import check_constants, numbered
+
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -352,7 +357,7 @@ class Model:
         check_budget(self.executable, options, held)
         return options, given
 
-    def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
+    def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
         """A run without values."""
         decisions = self._decisions(self.executable, given, options)
         sized, notes = assumed(self.executable)
@@ -431,7 +436,7 @@ class Model:
         )
 
     def _run_with_faults(
-        self, given: Given, arrays: Iterable[np.ndarray] | None, options: RunOptions
+        self, given: "Given", arrays: Iterable[np.ndarray] | None, options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
         from ncc_runtime.faults.files import as_faults
@@ -491,14 +496,16 @@ class Model:
         ProofError if it is not proved, unless `options` say not to verify it. Inputs are bound when
         a fault first needs values.
         """
+        from ncc_runtime.call_signature import arguments
         from ncc_runtime.faults.outcome import Laboratory
+        from ncc_runtime.inputs import bound_inputs, check_constants, numbered
 
         options = options or RunOptions()
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         self.executable.check_all_ranks_have_columns()
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
 
         def bound() -> Iterable[np.ndarray]:
             check_constants(program)
@@ -513,10 +520,14 @@ class Model:
         )
 
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+        from ncc_runtime.call_signature import result
+
         return result(self.signature, self.executable.program, outputs)
 
-    def _decisions(self, executable: Executable, given: Given, options: RunOptions) -> Decisions:
+    def _decisions(self, executable: Executable, given: "Given", options: RunOptions) -> Decisions:
         """Decisions of control flow without values, as far as given inputs determine them."""
+        from ncc_runtime.inputs import check_type, checked_input, parameter_text
+
         program = executable.program
         for number, array in given.items():
             check_type(program, number, array)
@@ -528,7 +539,9 @@ class Model:
         )
         return decisions_without_values(executable, options.trip_counts, inputs)
 
-    def _drawn_counts(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
+    def _drawn_counts(
+        self, given: Mapping[int, np.ndarray], seed: int
+    ) -> "Mapping[int, WordValues]":
         """Tables of counts that fit the buffers, where a seed fills them."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
@@ -567,10 +580,12 @@ class Model:
         """Compute what the devices would hold: the decisions taken, the traffic and its sizes."""
         import threadpoolctl
 
+        from ncc_runtime.execution.scheduler import Scheduler
+
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes = SizeRecord(self.executable)
 
-        def perform(batches: Sequence[RowBatch]) -> None:
+        def perform(batches: "Sequence[RowBatch]") -> None:
             if watch is not None:
                 watch(machine, batches)
             machine.perform(batches)
@@ -670,7 +685,7 @@ def load_on(
     program: Program,
     where: PlaceOptions | Placement,
     options: LoadOptions,
-    signature: CallSignature | None = None,
+    signature: "CallSignature | None" = None,
 ) -> Model:
     """The same with options as objects."""
     placement = where if isinstance(where, Placement) else place_on(where, program.ranks)

@@ -19,7 +19,6 @@ from ncc_compiler.ir.graph import Computation, Module, Node
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
-from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import (
     CONSTANT,
     AttributeValue,
@@ -28,6 +27,7 @@ from ncc_runtime.neff.program import (
     Origin,
     ValueType,
 )
+from ncc_runtime.neff.shared.dtypes import scalar
 from ncc_runtime.neff.work import work_of_fusion
 
 Values = tuple[int, ...]

@@ -17,7 +17,7 @@ from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_runs import collective, compiled, permute, planned, recorded
-from tests.runtime.test_clock_limits import squared
+from tests.runtime.test_clock_limits import factorised
 from tests.small_executables import LOOPED
 
 COLUMNS = ("queue", "row", "rank", "start_ps", "end_ps", "cause", "reason", "slowed_ps")
@@ -83,7 +83,7 @@ def test_a_run_too_long_to_count_is_refused_without_machine_code_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(LoweringError, match=r"the run takes more than [\d,]+ s"):
-        traced(squared(1 << 18, 20_000), monkeypatch, 10**9)
+        traced(factorised(1 << 16, 20_000), monkeypatch, 10**9)
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])

@@ -10,29 +10,22 @@ none has begun to use for a day, are removed but for the newest few. One process
 those that wait for it find the code when it is done. Locks are the system's, which frees them when
 a process ends, however it ends.
 
-numba is imported when the code is needed, for its import takes longer than most runs of the kernel
-without it (`uncompiled.py`).
+numba, and what looks for its code, are imported when the code is needed: that takes longer than
+most runs of the kernel without it (`uncompiled.py`).
 """
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.metadata
 import inspect
 import os
-import platform
-import shutil
 import stat
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import platformdirs
 
 from ncc_runtime.execution.clock import kernel, max_min
 from ncc_runtime.execution.clock.tables import ClockState
@@ -62,6 +55,10 @@ def claim(digest: str) -> Path | None:
 
 def _parents() -> Iterator[Path]:
     """Where folders may lie, the best first."""
+    import tempfile
+
+    import platformdirs
+
     cache = Path(platformdirs.user_cache_dir("ncc"))
     if cache.is_absolute():  # without a home it is not
         yield cache
@@ -100,6 +97,8 @@ def _sweep(parent: Path, used: Path) -> None:
             # the lock cannot be taken where a process holds its own
             with contextlib.suppress(OSError), (folder / _LOCK).open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                import shutil
+
                 shutil.rmtree(folder)
 
 
@@ -238,6 +237,10 @@ def _forget_damaged(code_cache: Any) -> None:
 @cache
 def _folder() -> Path | None:
     """The folder of this code, this numba and this processor; None if none can be written."""
+    import hashlib
+    import importlib.metadata
+    import platform
+
     what = [importlib.metadata.version("numba"), sys.version, __file__, platform.machine()]
     with contextlib.suppress(OSError):  # the first processor's features: without /proc, none
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
