@@ -366,7 +366,7 @@ class Model:
         for number, other_of in enumerate((self.healthy, self.free) if options.clock else ()):
             if (other := other_of(times_only=not given)) is not None:
                 decisions = self._decisions(other, given, options)
-                beside_us[number] = simulate(assumed(other)[0], decisions).time_ps / 1e6
+                beside_us[number] = Clock(assumed(other)[0], decisions).spans().time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
         return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
 
@@ -401,7 +401,7 @@ class Model:
         for number, other_of in enumerate(others):
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
-                beside_us[number] = simulate(other, moved).time_ps / 1e6
+                beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
         run = self._run_of(options, trace, traffic, started, beside_us, outputs)
         if known is not None:
             known.clear()

@@ -1,7 +1,7 @@
 """The clock's kernel as machine code: compiled by numba once, and kept on disk.
 
 numba's own cache looks at the file of a function only, not at those of the functions that it calls.
-Here the name of the cache's folder is a hash of all sources of this package, of numba's version and
+Here the name of the cache's folder is a hash of the sources of the kernel, of numba's version and
 of the processor, so no old code survives a change, nor that of another machine on the same disk.
 
 Folders lie in the user's cache, or where that cannot be written in a temporary folder of the user's
@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ncc_runtime.execution.clock import kernel, max_min
+from ncc_runtime.execution.clock import kernel, max_min, tables
 from ncc_runtime.execution.clock.tables import ClockState
 from ncc_runtime.progress import phase
 
@@ -36,6 +36,9 @@ KEPT = 4
 
 DAY_S = 86_400
 """Younger folders stay, for there are file systems without locks."""
+
+_MODULES = (max_min, kernel)
+"""Whose functions are compiled; the first module calls nothing of the second."""
 
 _PREFIX = "clock-"
 _LOCK = "in-use"
@@ -146,7 +149,7 @@ def _counted() -> Iterator[None]:
     """A phase that counts the functions that numba compiles."""
     from numba.core import event
 
-    count = len(_functions(max_min)) + len(_functions(kernel))
+    count = sum(len(_functions(module)) for module in _MODULES)
     with phase("compiling the clock, once on this machine", "functions", count) as now:
 
         class CompiledFunctions(event.Listener):
@@ -170,7 +173,7 @@ def _kernel() -> Callable[[ClockState], int]:
     if folder is not None:
         vars(numba.config)["CACHE_DIR"] = str(folder)
     functions: dict[str, Any] = {}
-    for module in (max_min, kernel):
+    for module in _MODULES:
         namespace = {**vars(module), **functions}  # in which calls find machine code
         for name, function in _functions(module).items():
             is_entry = name == kernel.run.__name__
@@ -247,6 +250,6 @@ def _folder() -> Path | None:
             lines = file.read(1 << 13).partition("\n\n")[0].splitlines()
         what += [line for line in lines if line.startswith(("model name", "flags", "Features"))]
     digest = hashlib.sha256("\n".join(what).encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    for module in (*_MODULES, tables, sys.modules[__name__]):
+        digest.update(Path(str(module.__file__)).read_bytes())
     return claim(digest.hexdigest()[:16])

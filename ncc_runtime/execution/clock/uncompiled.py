@@ -30,7 +30,17 @@ STEPS_IF_KEPT, STEPS_IF_NOT = 20_000, 200_000
 RECORDS_IF_KEPT, RECORDS_IF_NOT = 50_000, 400_000
 """Larger tables are not made Python's objects, which takes about 1 us for a record."""
 
-_CHANGED = ("process", "part", "node", "branch", "offset", "semaphore", "increment", "event")
+_CHANGED = (
+    "process",
+    "part",
+    "node",
+    "branch",
+    "span",
+    "offset",
+    "semaphore",
+    "increment",
+    "event",
+)
 """What the kernel changes, but for counts."""
 
 
@@ -38,17 +48,21 @@ class _Performed:
     steps = 0  # of this process, without machine code
 
 
-def steps_for(machine: ClockState) -> int:
-    """How many steps are quicker without machine code; 0 once it is loaded."""
+def steps_for(machine: ClockState, left: int) -> int:
+    """How many steps are quicker without machine code; 0 once it is loaded.
+
+    A run that still has more events than that, as far as is known, goes on by machine code.
+    """
     if machine_code.is_loaded():
         return 0
     records = sum(map(len, machine))
-    if records <= RECORDS_IF_KEPT and _Performed.steps < STEPS_IF_KEPT:
-        return STEPS_IF_KEPT - _Performed.steps  # most runs end with them and ask no disk
-    is_kept = machine_code.is_kept()
-    if records > (RECORDS_IF_KEPT if is_kept else RECORDS_IF_NOT):
-        return 0
-    return max(0, (STEPS_IF_KEPT if is_kept else STEPS_IF_NOT) - _Performed.steps)
+    steps = STEPS_IF_KEPT - _Performed.steps
+    if records <= RECORDS_IF_KEPT and max(1, left) <= steps:
+        return steps  # most runs end with them, and ask no disk
+    most_records = RECORDS_IF_KEPT
+    if not machine_code.is_kept():
+        most_records, steps = RECORDS_IF_NOT, STEPS_IF_NOT - _Performed.steps
+    return steps if records <= most_records and max(1, left) <= steps else 0
 
 
 def run(machine: ClockState) -> int:
