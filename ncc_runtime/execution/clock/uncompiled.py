@@ -1,6 +1,6 @@
 """The clock's kernel as Python runs it: for short runs, which end before machine code is loaded.
 
-To load the machine code takes as long as some ten thousand steps without it, and to compile it,
+To load the machine code takes as long as some thousand steps without it, and to compile it,
 once on a machine, as long as a million. So a process begins without; after a number of
 steps it goes on in machine code from where it is. The functions are the same and all numbers
 whole, so the result is.
@@ -23,11 +23,11 @@ from ncc_runtime.execution.clock.tables import (
     ClockState,
 )
 
-STEPS_IF_KEPT, STEPS_IF_NOT = 20_000, 200_000
-"""Steps of a process without machine code, where that lies on disk and where it does not: 0.2 s and
-2 s (`benchmarks/first_run.py`)."""
+STEPS_IF_KEPT, STEPS_IF_NOT = 4_000, 200_000
+"""Steps of a process without machine code, where that lies on disk and where it does not: 0.05 s
+and 2 s (`benchmarks/first_run.py`)."""
 
-RECORDS_IF_KEPT, RECORDS_IF_NOT = 50_000, 400_000
+RECORDS_IF_KEPT, RECORDS_IF_NOT = 20_000, 400_000
 """Larger tables are not made Python's objects, which takes about 1 us for a record."""
 
 _CHANGED = (
