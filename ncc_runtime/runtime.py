@@ -40,7 +40,6 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.collectives import beyond_policy, collective_rows
 from ncc_runtime.report.run import Run, Verification, heading
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
@@ -162,6 +161,8 @@ class Model:
 
         One for each.
         """
+        from ncc_runtime.report.collectives import beyond_policy
+
         of_plans = (notice for file in self.plans for notice in file.warnings)
         return (*warnings(self.verdicts), *of_plans, *beyond_policy(self.executable))
 
@@ -419,6 +420,8 @@ class Model:
         notes: tuple[str, ...] = (),
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
+        from ncc_runtime.report.collectives import collective_rows
+
         return Run(
             executable=self.executable,
             options=options,
@@ -443,6 +446,7 @@ class Model:
         from ncc_runtime.faults.outcome import Laboratory
         from ncc_runtime.faults.report import reported
         from ncc_runtime.faults.watchdog import exec_timeout_ps
+        from ncc_runtime.report.collectives import collective_rows
 
         if not options.clock:
             raise InputError("faults happen at times: a run with faults needs the clock")
