@@ -27,18 +27,15 @@ def wrapped(
     Of these the widest give way first; a row becomes as many as its cells need.
     """
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    left = sorted(columns, key=widths.__getitem__)
     spare = width - sum(widths) - 2 * (len(widths) - 1) + sum(widths[each] for each in columns)
-    for place, each in enumerate(sorted(columns, key=widths.__getitem__)):
-        # what narrower columns leave goes to the wider ones
-        widths[each] = min(widths[each], max(_LEAST, spare // (len(columns) - place)))
-        spare -= widths[each]
-    made: list[list[str]] = []
-    for row in rows:
-        cells = [
-            textwrap.wrap(cell, widths[number], break_on_hyphens=False)
-            if number in columns
-            else [cell]
-            for number, cell in enumerate(row)
-        ]
-        made += map(list, itertools.zip_longest(*cells, fillvalue=""))
-    return made
+    cells = [[[cell] for cell in row] for row in rows]
+    while left:
+        each = left.pop()
+        share = max(_LEAST, spare // (len(left) + 1), spare - sum(widths[other] for other in left))
+        for row, of_row in zip(rows, cells, strict=True):
+            of_row[each] = textwrap.wrap(row[each], share, break_on_hyphens=False)
+        # lines end at words, so narrower columns may get more than their share
+        lines = [headings[each], *(line for of_row in cells for line in of_row[each])]
+        spare -= max(map(len, lines))
+    return [list(line) for of_row in cells for line in itertools.zip_longest(*of_row, fillvalue="")]
