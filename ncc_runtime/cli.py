@@ -3,28 +3,38 @@
 The environment is read, and OpenBLAS's kernel chosen, here and nowhere else.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from ncc_runtime.command_line import Refusal, examples, perform
-from ncc_runtime.commands.bench import bench
-from ncc_runtime.commands.calibrate import calibrate
-from ncc_runtime.commands.diff import diff
-from ncc_runtime.commands.explain import explain
-from ncc_runtime.commands.faults import faults
-from ncc_runtime.commands.goodput import goodput
-from ncc_runtime.commands.list import list_command
-from ncc_runtime.commands.run import run
-from ncc_runtime.commands.stale import stale
-from ncc_runtime.commands.topology import topology
-from ncc_runtime.commands.verify import verify
+
+_COMMANDS = (
+    *("run", "list", "verify", "explain", "diff", "faults", "stale", "goodput"),
+    *("bench", "calibrate", "topology"),
+)
+
+
+class _Commands(click.Group):
+    """Commands whose files are imported when they are asked for."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"ncc_runtime.commands.{name}")
+        # a function called list would hide Python's own
+        command: click.Command = getattr(module, "list_command" if name == "list" else name)
+        return command
 
 
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples(
         "nccrt run step.neff --topology trn2 --seed 0",
@@ -35,11 +45,6 @@ from ncc_runtime.commands.verify import verify
 @click.version_option(package_name="neuron-ncc", prog_name="nccrt")
 def cli() -> None:
     """Place a compiled program on Neuron devices that need not be there, and run it."""
-
-
-_RUNS = (run, list_command, verify, explain, diff, faults, stale, goodput)
-for _command in (*_RUNS, bench, calibrate, topology):
-    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,9 +67,8 @@ def _choose_blas_kernel() -> None:
     if "numpy" in sys.modules or "OPENBLAS_CORETYPE" in os.environ:
         return
     try:
-        has_avx512 = "avx512f" in Path("/proc/cpuinfo").read_text(
-            encoding="ascii", errors="replace"
-        )
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:  # noqa: PTH123
+            has_avx512 = "avx512f" in file.read(1 << 13)  # of the first processor
     except OSError:
         return
     if has_avx512:

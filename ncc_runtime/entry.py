@@ -6,6 +6,7 @@ could swallow it or turn it into another. After that it is KeyboardInterrupt, as
 """
 
 import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
+import gc
 import os
 
 TYPE_CHECKING = False
@@ -21,7 +22,9 @@ def run(load: "Callable[[], Callable[[], int]]") -> int:
     takes_interrupts = handler is _signal.default_int_handler  # not so in the background of a shell
     if takes_interrupts:
         _signal.signal(_signal.SIGINT, _end)
+    gc.disable()  # classes and functions are no garbage, and each pass walks over all of them
     command = load()
+    gc.enable()
     if takes_interrupts:
         _signal.signal(_signal.SIGINT, handler)
     try:

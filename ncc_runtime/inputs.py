@@ -379,7 +379,7 @@ def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: s
         )
 
 
-def seeded(tensor: Tensor, ranks: int, generator: np.random.Generator) -> np.ndarray:
+def seeded(tensor: Tensor, ranks: int, generator: "np.random.Generator") -> np.ndarray:
     """Random values for a parameter: normal floats, small integers, fair booleans."""
     shape = (ranks, *tensor.shape)
     dtype = tensor.dtype

@@ -28,10 +28,9 @@ from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.variable_sizes import CountsTable
 from ncc_runtime.inputs import WordValues
-from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
 from ncc_runtime.neff.program import AttributeValue, Fusion, Program, Tensor, Typed
-from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import DType, scalar
 from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, Instr
 

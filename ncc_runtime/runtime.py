@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import numpy as np
 
-from ncc_runtime.call_signature import CallSignature, arguments, result
 from ncc_runtime.errors import (
     CountsError,
     InputError,
@@ -29,7 +28,6 @@ from ncc_runtime.execution.control_flow import (
     ValueDecisions,
     decisions_without_values,
 )
-from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, BlockTape, Tape, tape_of
 from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
 from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
@@ -37,40 +35,31 @@ from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
-from ncc_runtime.inputs import (
-    Given,
-    WordValues,
-    bound_inputs,
-    check_constants,
-    check_type,
-    checked_input,
-    numbered,
-    parameter_text,
-)
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.collectives import beyond_policy
 from ncc_runtime.report.run import Run, Verification, heading
-from ncc_runtime.step_inputs import inputs_of_steps
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
-from ncc_runtime.verify import prove
-from ncc_runtime.verify.proof import Proof
 
-if TYPE_CHECKING:  # slow to import, and only values and users' plans need them
+if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans need them
+    from ncc_runtime.call_signature import CallSignature
+    from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
+    from ncc_runtime.inputs import Given, WordValues
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
+    from ncc_runtime.verify.proof import Proof
+    from ncc_runtime.verify.prove import Evidence
 
 
-Watch = Callable[["Devices", Sequence[RowBatch]], None]
+Watch = Callable[["Devices", "Sequence[RowBatch]"], None]
 """Sees rows that are ready just before the devices perform them."""
 
 
@@ -97,7 +86,7 @@ class Model:
         executable: Executable,
         verdicts: Sequence[Verdict] = (),
         plans: Sequence["PlanFile"] = (),
-        signature: CallSignature | None = None,
+        signature: "CallSignature | None" = None,
         algorithms: Mapping[str, str] | None = None,
     ) -> None:
         self.executable = executable
@@ -108,7 +97,7 @@ class Model:
         self._machines: dict[tuple[Hashable, ...], Devices] = {}
         self._healthy: dict[bool, Executable | None] = {}  # by whether it is for times only
         self._free: dict[bool, Executable] = {}
-        self._evidence: prove.Evidence | None = None  # of the proofs, until values have used it
+        self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
 
     def __repr__(self) -> str:
@@ -177,14 +166,24 @@ class Model:
 
         One for each.
         """
+        from ncc_runtime.report.collectives import beyond_policy
+
         of_plans = (notice for file in self.plans for notice in file.warnings)
         return (*warnings(self.verdicts), *of_plans, *beyond_policy(self.executable))
 
     @functools.cached_property
-    def proofs(self) -> tuple[Proof, ...]:
+    def proofs(self) -> "tuple[Proof, ...]":
         """The proofs of the program, those that fail too; computed once, on first use."""
-        proofs, self._evidence = prove.prove_with_evidence(self.executable)
+        from ncc_runtime.verify.prove import prove_with_evidence
+
+        proofs, self._evidence = prove_with_evidence(self.executable)
         return proofs
+
+    def _check_proofs(self) -> None:
+        """ProofError if one fails."""
+        from ncc_runtime.verify.prove import refuse as refuse_unproved
+
+        refuse_unproved(self.proofs)
 
     def verify(self) -> Verification:
         """Prove that it has no deadlock and no race, and that its collectives are right.
@@ -255,9 +254,11 @@ class Model:
         options, given = self._request(inputs, options, settings)
         arrays = None
         if options.values:
+            from ncc_runtime.inputs import bound_inputs
+
             arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
         if options.faults:
             run = self._run_with_faults(given, arrays, options)
             return attrs.evolve(run, host_s=time.perf_counter() - started)
@@ -306,6 +307,9 @@ class Model:
         >>> [run.outputs[0].tolist() for run in runs]
         [[[3.0, 4.0]], [[6.0, 8.0]], [[12.0, 16.0]]]
         """
+        from ncc_runtime.inputs import bound_inputs
+        from ncc_runtime.step_inputs import inputs_of_steps
+
         if steps < 1 or first < 0:
             raise InputError(f"{steps} steps from step {first} on; there must be one, from 0 on")
         options, given = self._request(inputs, options, settings)
@@ -318,7 +322,7 @@ class Model:
         if options.values:
             arrays = bound_inputs(program, given, seed, self._drawn_counts)
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
 
         def runs() -> Iterator[Run]:
             started = time.perf_counter()
@@ -341,8 +345,11 @@ class Model:
 
     def _request(
         self, inputs: Sequence[Any], options: RunOptions | None, settings: dict[str, Any]
-    ) -> tuple[RunOptions, Given]:
+    ) -> "tuple[RunOptions, Given]":
         """Options and inputs of a run, as far as they can be checked without loading anything."""
+        from ncc_runtime.call_signature import arguments
+        from ncc_runtime.inputs import check_constants, numbered
+
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
         options = attrs.evolve(options or RunOptions(), **settings)
@@ -362,7 +369,7 @@ class Model:
             check_budget(self.executable, options, held)
         return options, given
 
-    def _timed(self, given: Given, options: RunOptions, started: float) -> Run:
+    def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
         """A run without values."""
         decisions = self._decisions(self.executable, given, options)
         sized, notes = assumed(self.executable)
@@ -371,7 +378,7 @@ class Model:
         for number, other_of in enumerate((self.healthy, self.free) if options.clock else ()):
             if (other := other_of(times_only=not given)) is not None:
                 decisions = self._decisions(other, given, options)
-                beside_us[number] = simulate(assumed(other)[0], decisions).time_ps / 1e6
+                beside_us[number] = Clock(assumed(other)[0], decisions).spans().time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
         return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
 
@@ -406,7 +413,7 @@ class Model:
         for number, other_of in enumerate(others):
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
-                beside_us[number] = simulate(other, moved).time_ps / 1e6
+                beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
         run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
         if known is not None:
             known.clear()
@@ -425,6 +432,7 @@ class Model:
         interpreters: Mapping[int, str] | None = None,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
+
         return Run(
             executable=self.executable,
             options=options,
@@ -442,7 +450,7 @@ class Model:
         )
 
     def _run_with_faults(
-        self, given: Given, arrays: Iterable[np.ndarray] | None, options: RunOptions
+        self, given: "Given", arrays: Iterable[np.ndarray] | None, options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
         from ncc_runtime.faults.files import as_faults
@@ -501,14 +509,16 @@ class Model:
         ProofError if it is not proved, unless `options` say not to verify it. Inputs are bound when
         a fault first needs values.
         """
+        from ncc_runtime.call_signature import arguments
         from ncc_runtime.faults.outcome import Laboratory
+        from ncc_runtime.inputs import bound_inputs, check_constants, numbered
 
         options = options or RunOptions()
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         self.executable.check_all_ranks_have_columns()
         if options.verify:
-            prove.refuse(self.proofs)
+            self._check_proofs()
 
         def bound() -> Iterable[np.ndarray]:
             check_constants(program)
@@ -523,10 +533,14 @@ class Model:
         )
 
     def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+        from ncc_runtime.call_signature import result
+
         return result(self.signature, self.executable.program, outputs)
 
-    def _decisions(self, executable: Executable, given: Given, options: RunOptions) -> Decisions:
+    def _decisions(self, executable: Executable, given: "Given", options: RunOptions) -> Decisions:
         """Decisions of control flow without values, as far as given inputs determine them."""
+        from ncc_runtime.inputs import check_type, checked_input, parameter_text
+
         program = executable.program
         for number, array in given.items():
             check_type(program, number, array)
@@ -538,7 +552,9 @@ class Model:
         )
         return decisions_without_values(executable, options.trip_counts, inputs)
 
-    def _drawn_counts(self, given: Mapping[int, np.ndarray], seed: int) -> Mapping[int, WordValues]:
+    def _drawn_counts(
+        self, given: Mapping[int, np.ndarray], seed: int
+    ) -> "Mapping[int, WordValues]":
         """Tables of counts that fit the buffers, where a seed fills them."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
@@ -627,13 +643,16 @@ class Model:
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
     ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
         """Compute what the devices would hold: decisions taken, traffic, its sizes, and how."""
+
+        from ncc_runtime.execution.scheduler import Scheduler
+
         tape = self._tape(options) if watch is None else None
         if tape is not None:
             return self._play(machine, tape)
         queues, counter = self.executable.queues, TrafficCounter(self.executable)
         sizes, by = SizeRecord(self.executable), dict[int, str]()
 
-        def perform(batches: Sequence[RowBatch]) -> None:
+        def perform(batches: "Sequence[RowBatch]") -> None:
             if watch is not None:
                 watch(machine, batches)
             machine.perform(batches)
@@ -741,7 +760,7 @@ def load_on(
     program: Program,
     where: PlaceOptions | Placement,
     options: LoadOptions,
-    signature: CallSignature | None = None,
+    signature: "CallSignature | None" = None,
 ) -> Model:
     """The same with options as objects."""
     placement = where if isinstance(where, Placement) else place_on(where, program.ranks)

@@ -14,6 +14,7 @@ import pytest
 from ncc_compiler.cli import commands
 from ncc_runtime.cli import cli
 from tests.documents import ROOT
+from tools.reference import commands_of
 
 BASH = shutil.which("bash") or "bash"
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -22,9 +23,8 @@ PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 def walked(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     """A command and those below it, by what is typed."""
     yield name, command
-    if isinstance(command, click.Group):
-        for word, inner in sorted(command.commands.items()):
-            yield from walked(f"{name} {word}", inner)
+    for word, inner in commands_of(command, click.Context(command)).items():
+        yield from walked(f"{name} {word}", inner)
 
 
 COMMANDS = dict([*walked("nccc", commands), *walked("nccrt", cli)])

@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import ncc_compiler
 
 HEAVY = (
     "jsonschema",
@@ -26,8 +29,8 @@ LATE = (
     "ncc_runtime.verify.agreement",
 )
 
-COMPILER = ("numba.np.arraymath", "numba.np.linalg")
-"""Of numba, what it compiles by, not what it runs by."""
+COMPILER = ("numba", "email")
+"""What compiles, and what tells its version."""
 
 _RUN = """
 import sys, ncc_compiler, ncc_runtime
@@ -102,3 +105,47 @@ def test_a_short_run_needs_no_machine_code() -> None:
 def test_the_clock_that_is_compiled_already_loads_nothing_to_compile_by() -> None:
     loaded_by_a_run(COMPILER, steps=0)  # may compile it
     assert loaded_by_a_run(COMPILER, steps=0) == "[]"
+
+
+NO_COMMAND_NEEDS = ("email", "llvmlite", "networkx", "numba", "perfetto", "rich", "scipy")
+"""For a short run that no terminal shows."""
+
+BENCH_NEEDS_NOT = (
+    *NO_COMMAND_NEEDS,
+    "numpy.random",
+    "ncc_runtime.calibration.measured_files",
+    "ncc_runtime.commands.run",
+    "ncc_runtime.execution.values.devices",
+    "ncc_runtime.inputs",
+    "ncc_runtime.report.summary",
+    "ncc_runtime.verify.prove",
+)
+RUN_NEEDS_NOT = (
+    *NO_COMMAND_NEEDS,
+    "ncc_runtime.commands.bench",
+    "ncc_runtime.faults.outcome",
+    "ncc_runtime.jobs.job",
+    "ncc_runtime.plans.files",
+    "ncc_runtime.report.timeline.write",
+    "ncc_runtime.verify.agreement",
+)
+
+
+def loaded_by_a_command(arguments: list[str], names: tuple[str, ...]) -> str:
+    code = _PROBE.format(module="ncc_runtime.cli", arguments=arguments, heavy=names)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, status, *loaded = done.stdout.strip().splitlines()[-1].split()
+    assert status == "0"
+    return " ".join(loaded)
+
+
+def test_a_bench_loads_no_proofs_no_values_and_no_reports_of_runs() -> None:
+    bench = ["bench", "all_reduce", "-r", "2", "-b", "1MB", "-e", "1MB"]
+    assert loaded_by_a_command(bench, BENCH_NEEDS_NOT) == "-"
+
+
+def test_a_run_loads_no_other_command_no_faults_and_no_timelines(tmp_path: Path) -> None:
+    path = tmp_path / "m.neff"
+    text = "ENTRY m { p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }"
+    path.write_bytes(ncc_compiler.compile_text(text).data)
+    assert loaded_by_a_command(["run", str(path), "--seed", "0"], RUN_NEEDS_NOT) == "-"

@@ -208,6 +208,14 @@ class CommandPage:
         return " ".join(self.text[0].split()).rstrip(".")
 
 
+def commands_of(command: click.Command, context: click.Context) -> dict[str, click.Command]:
+    """The commands below one, by name; those of `nccrt` are imported here."""
+    if not isinstance(command, click.Group):
+        return {}
+    below = {word: command.get_command(context, word) for word in command.list_commands(context)}
+    return {word: inner for word, inner in below.items() if inner is not None}
+
+
 def command_pages(
     name: str, command: click.Command, parent: click.Context | None = None
 ) -> Iterator[CommandPage]:
@@ -215,7 +223,7 @@ def command_pages(
     context = command.make_context(name.split()[-1], [], parent, resilient_parsing=True)
     options = (each for each in command.get_params(context) if isinstance(each, click.Option))
     records = (option.get_help_record(context) for option in options)
-    below = command.commands if isinstance(command, click.Group) else {}
+    below = commands_of(command, context)
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     lines = (command.epilog or "").split("\n")[2:]
     yield CommandPage(
@@ -223,12 +231,10 @@ def command_pages(
         usage=" ".join([name, *command.collect_usage_pieces(context)]),
         text=tuple(" ".join(paragraph.split()) for paragraph in paragraphs),
         options=tuple(record for record in records if record is not None),
-        commands=tuple(
-            (word, inner.get_short_help_str(200)) for word, inner in sorted(below.items())
-        ),
+        commands=tuple((word, inner.get_short_help_str(200)) for word, inner in below.items()),
         examples=tuple(line.strip() for line in lines),
     )
-    for word, inner in sorted(below.items()):
+    for word, inner in below.items():
         yield from command_pages(f"{name} {word}", inner, context)
 
 

@@ -30,7 +30,6 @@ from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
-from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import (
     CONSTANT,
     AttributeValue,
@@ -38,6 +37,7 @@ from ncc_runtime.neff.program import (
     Fusion,
     ValueType,
 )
+from ncc_runtime.neff.shared.dtypes import scalar
 from ncc_runtime.neff.work.instructions import phases_of_fusion
 
 Values = tuple[int, ...]

@@ -146,11 +146,9 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     \b
     nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
     """
-    from ncc_runtime.calibration.measured_files import median_us
     from ncc_runtime.neff.whole_file import check_target
     from ncc_runtime.placement import place_on
     from ncc_runtime.report import sweep
-    from ncc_runtime.report.plot_file import check_can_plot
     from ncc_runtime.report.run import choice_text
 
     if words["nnodes"] is not None:
@@ -168,6 +166,8 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         for file in filter(None, written.values()):
             check_target(file)
     if words["plot"]:
+        from ncc_runtime.report.plot_file import check_can_plot
+
         check_can_plot()
     operator = _operator(op)
     names, places = _places(operator, place, words["sweep"])
@@ -189,6 +189,8 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     try:
         for row, model in _rows(reply, cases, names, places, words):
             if points:
+                from ncc_runtime.calibration.measured_files import median_us
+
                 measured = median_us(points, row.size_bytes)
                 if measured is None:  # files may have sizes as they were asked for
                     measured = median_us(points, row.case.size_bytes)
@@ -245,7 +247,6 @@ def _write_files(
     """The report, the table and the picture that were asked for."""
     from ncc_runtime.neff.whole_file import write_whole
     from ncc_runtime.report import sweep
-    from ncc_runtime.report.sweep_plot import plotted
 
     if words["report_file"]:
         text = json.dumps(sweep.as_report(rows, where, layout))
@@ -253,6 +254,8 @@ def _write_files(
     if words["csv_file"]:
         write_whole(words["csv_file"], sweep.as_csv(rows, layout).encode())
     if words["plot"]:
+        from ncc_runtime.report.sweep_plot import plotted
+
         write_whole(words["plot"], plotted(rows, heading, words["plot"]))
 
 

@@ -434,7 +434,7 @@ class Scheduler:
         self._programs = list(self.state.programs)  # those that are not at their end
         self._asleep: dict[int, tuple[int, int]] = {}  # by queue: semaphore, its posts back then
 
-    def run(self, perform: Perform, shuffle: np.random.Generator | None = None) -> None:
+    def run(self, perform: Perform, shuffle: "np.random.Generator | None" = None) -> None:
         """Perform every row as often as control flow says; DeadlockError if that cannot be done.
 
         With `shuffle`, single batches of random ready ranks are taken in random order.
@@ -546,7 +546,7 @@ def _jumps(queue: Queue) -> Mapping[int, Jump]:
 
 
 def _random_pick(
-    scheduler: Scheduler, generator: np.random.Generator
+    scheduler: Scheduler, generator: "np.random.Generator"
 ) -> Callable[[], list[RowBatch]]:
     """One random batch of a random non-empty subset of its ranks at a time."""
 

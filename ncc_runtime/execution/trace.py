@@ -91,7 +91,12 @@ class Trace:
     @cached_property
     def last_event(self) -> int:
         """The first of those that end last; NO_EVENT if there is none."""
-        return int(np.argmax(self.end_ps)) if len(self) else NO_EVENT
+        for first in range(0, len(self), _SCANNED):  # argmax copies what is no contiguous column
+            end_ps = self.end_ps[first : first + _SCANNED]
+            last = int(np.argmax(end_ps))
+            if end_ps[last] == self.time_ps:
+                return first + last
+        return NO_EVENT
 
     @property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -136,11 +141,19 @@ class Trace:
     @cached_property
     def _order(self) -> np.ndarray:
         """(n,) the events by queue, by rank, then in order; int32 where that counts them."""
-        # a radix sort: stable by the minor key, the rank, then by the major one, the queue
-        dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
-        order = _stable_order(self.rank, self.executable.representatives).astype(dtype)
-        of_queue = _stable_order(self.queue[order], len(self.executable.queues))
-        return np.asarray(order[of_queue])
+        order = np.empty(len(self), np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64)
+        free = self._starts[:-1].copy()  # of each queue and rank, the place of its next event
+        ranks = self.executable.representatives
+        for first in range(0, len(self), _SCANNED):
+            some = slice(first, first + _SCANNED)
+            cell = self.queue[some].astype(np.int64) * ranks + self.rank[some]
+            within = _stable_order(cell, len(free))
+            many = np.bincount(cell, minlength=len(free))
+            before = np.cumsum(many) - many
+            places = np.arange(len(cell)) + (free - before)[cell[within]]
+            order[places] = first + within
+            free += many
+        return order
 
     def _ordered(self, low: int, high: int) -> np.ndarray:
         """Some events in that order."""
@@ -175,7 +188,7 @@ class Trace:
             assert isinstance(queue, CcQueue)
             row = self.row[events]
             events = events[queue.placeholder[row] != IDLE]
-            is_first = _opens_placeholder(queue)[self.row[events]]
+            is_first = opens_placeholder(queue)[self.row[events]]
             is_last = np.append(is_first[1:], True)[: len(events)]  # the next run begins behind it
             first = events[is_first]
             placeholder = queue.placeholder[self.row[first]]
@@ -204,7 +217,7 @@ def works(queue: EngineQueue) -> np.ndarray:
     return ~np.array([*control, False])[queue.table.opcode]
 
 
-def _opens_placeholder(queue: CcQueue) -> np.ndarray:
+def opens_placeholder(queue: CcQueue) -> np.ndarray:
     """Whether a row is the first of a placeholder, (n,) bool."""
     opens = np.zeros(len(queue.opcode), bool)
     rows = np.flatnonzero((queue.placeholder != IDLE) & (queue.opcode == CcOpcode.WAIT))

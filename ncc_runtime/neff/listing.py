@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ncc_runtime.neff.document import definition_fields
 from ncc_runtime.neff.isa import CASE, END, ENGINES, LOOP, PTC2, TEST, Engine
 from ncc_runtime.neff.listing_parse import parse_program
@@ -30,7 +28,6 @@ from ncc_runtime.neff.program import (
     Tensor,
     ValueType,
 )
-from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.groups import ExplicitGroups
 from ncc_runtime.neff.structure import CONTROL, acknowledgements, names_block, structure_of
 from ncc_runtime.neff.table import NONE, Instr
@@ -439,21 +436,3 @@ def _summary(tensors: Sequence[Tensor], row: Placeholder) -> str:
         for result, operand in zip(row.results, row.operands, strict=False)
     )
     return f"{' '.join(words)} {', '.join(moves)} stream {row.stream}"
-
-
-def scalar(text: str, dtype: DType) -> np.ndarray:
-    """A 0-dimensional array from HLO's spelling: `1`, `-inf`, `true`, `(1, -2)`.
-
-    ValueError or OverflowError for what is no value of the dtype.
-    """
-    if dtype is DType.PRED:
-        return np.array(text == "true")
-    if dtype.is_complex:
-        real, imaginary = text.strip("()").split(",")
-        return np.array(complex(float(real), float(imaginary)), dtype.numpy)
-    if dtype.is_integer:
-        low = -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
-        if not low <= int(text) < low + (1 << dtype.bits):
-            raise OverflowError(f"{text} is no {dtype.value}")
-        return np.array(int(text)).astype(dtype.numpy)
-    return np.array(float(text)).astype(dtype.numpy)

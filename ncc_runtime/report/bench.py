@@ -262,7 +262,7 @@ def sizes(least: int, most: int, factor: int | None, step: int | None) -> Iterat
         size = size + step if step else size * (factor or 2)
 
 
-def operands(case: Case, mode: str, generator: np.random.Generator) -> np.ndarray:
+def operands(case: Case, mode: str, generator: "np.random.Generator") -> np.ndarray:
     """What the ranks give, [ranks, elements]: ones, or small whole numbers."""
     shape = (case.ranks, case.operand_elements)
     if mode == "all_ones":

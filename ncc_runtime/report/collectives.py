@@ -6,6 +6,7 @@ start, by its cheapest algorithm, when the one before it is complete, so it is t
 """
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -18,8 +19,10 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import Origin, Program
 from ncc_runtime.neff.stages import collective_origins, ranks_text
-from ncc_runtime.report.overlap import Cover, busy_cover
 from ncc_runtime.topology.routes import Transport
+
+if TYPE_CHECKING:
+    from ncc_runtime.report.overlap import Cover
 
 REMOTE = (Transport.INTRA_CHIP, Transport.NEURONLINK, Transport.EFA)
 
@@ -66,6 +69,8 @@ def collective_rows(
     executable: Executable, traffic: tuple[Traffic, ...], trace: Trace | None
 ) -> tuple[CollectiveRow, ...]:
     """The rows, in the order of the program's placeholders."""
+    from ncc_runtime.report.overlap import busy_cover
+
     busy = busy_cover(trace) if trace is not None and traffic else None
     origins = collective_origins(executable.program)
     return tuple(
@@ -90,7 +95,7 @@ class _Times:
     exposed_us: float | None = None
 
 
-def _times(trace: Trace, busy: Cover, number: int) -> _Times:
+def _times(trace: Trace, busy: "Cover", number: int) -> _Times:
     """Its time is summed over its runs, each from the first rank's start to the last one's end."""
     rank, start, end = trace.spans(number)
     if not len(rank):

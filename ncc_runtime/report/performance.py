@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any
 
 import attrs
-from rich.table import Table
 
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.machine_model.parts import PartKind
@@ -13,6 +12,7 @@ from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
 from ncc_runtime.report.row_texts import short_place
+from ncc_runtime.report.text_table import text_table, wrapped
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
 LONGEST = 5
@@ -158,21 +158,20 @@ def _hidden_text(hideable: Hideable) -> str:
     )
 
 
-def table(path: CriticalPath) -> Table:
-    """The longest steps of the critical path, in order of time."""
+def path_lines(path: CriticalPath, width: int) -> Iterator[str]:
+    """The longest steps of the critical path, in order of time, as a table."""
     shown = path.longest(LONGEST)
     more = f", the longest {len(shown)} of {len(path.steps)} steps" * (len(shown) < len(path.steps))
-    steps = Table(box=None, pad_edge=False, title=f"critical path{more}", title_justify="left")
-    for name in ("start us", "time us"):
-        steps.add_column(name, justify="right", no_wrap=True)
     has_lines = any(step.line for step in shown)
-    for name in ("step", *(("line",) if has_lines else ()), "ranks", "waited for"):
-        # long sentences go on in the next line
-        steps.add_column(name, no_wrap=name in ("line", "ranks"))
+    headings = ["start us", "time us", "step", *["line"] * has_lines, "ranks", "waited for"]
+    rows = []
     for step in shown:
         times = (f"{step.start_ps / 1e6:.3f}", f"{step.time_ps / 1e6:.3f}")
         ranks = ranks_text(step.ranks)
         ranks = ranks if len(ranks) <= 12 else f"{len(step.ranks)} ranks"
-        words = (step.what, *((short_place(step.line),) if has_lines else ()), ranks, step.late)
-        steps.add_row(*times, *(word.replace("[", "\\[") for word in words))
-    return steps
+        line = [short_place(step.line)] if has_lines else []
+        rows.append([*times, step.what, *line, ranks, step.late])
+    yield f"critical path{more}"
+    # long sentences go on in the next line
+    rows = wrapped(headings, rows, (2, len(headings) - 1), width)
+    yield from text_table(headings, rows, range(2, len(headings)))

@@ -1,14 +1,11 @@
 """The summary of a run, for people and as JSON."""
 
-import io
 import itertools
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM
 from ncc_runtime.group_rules.verdict import Verdict, warnings
@@ -22,6 +19,7 @@ from ncc_runtime.report.collectives import CollectiveRow
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.report.rates import PerStep, rates_json, rates_lines, rates_of
 from ncc_runtime.report.run import Run, facts, heading, sentence, verified
+from ncc_runtime.report.text_table import text_table
 
 WIDTH = 120
 
@@ -146,42 +144,31 @@ def as_text(
 
     `per_step` is what all ranks together do in one run: `8192 tokens`.
     """
-    out = io.StringIO()
-    console = Console(file=out, width=WIDTH, highlight=False, no_color=True)
-    console.print(heading(executable), markup=False, soft_wrap=True)
     counts = instruction_counts(executable)
-    console.print(
+    lines = [
+        heading(executable),
         f"{counts['engine']} engine instructions, {counts['cc']} CC-core instructions, "
-        f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks"
-    )
+        f"{counts['descriptor_runs']} runs of DMA descriptors, over all ranks",
+    ]
     if run.collectives:
-        lines = collective_table.table_lines(run.collectives, order, each=each)
-        out.writelines(f"{line}\n" for line in lines)
+        lines += collective_table.table_lines(run.collectives, order, each=each)
     for note in run.notes:
-        console.print(f"note: {note}", markup=False)
-        for line in collectives.lines(collectives.joined(executable, run.collectives)):
-            console.print(line, markup=False, soft_wrap=True)
+        lines += textwrap.wrap(f"note: {note}", WIDTH, break_on_hyphens=False)
+        lines += collectives.lines(collectives.joined(executable, run.collectives))
     if run.outputs:
-        console.print(_outputs_table(executable, run))
-        if len(run.outputs) > MOST_OUTPUTS:
-            console.print(f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs")
+        lines += _output_lines(executable, run)
     if run.trace is not None:
         spent = Performance(run.trace)
-        for line in _time_lines(run):
-            console.print(line)
+        lines += _time_lines(run)
         if rates := rates_of(run.trace, per_step):
-            for line in rates_lines(rates):
-                console.print(line, markup=False, soft_wrap=True)
-        for line in performance.lines(spent):
-            console.print(line, markup=False, soft_wrap=True)
-        console.print(performance.table(spent.path))
+            lines += rates_lines(rates)
+        lines += performance.lines(spent)
+        lines += performance.path_lines(spent.path, WIDTH)
     if run.faults is not None:
-        for line in run.faults.lines():
-            console.print(line, markup=False, soft_wrap=True)
+        lines += run.faults.lines()
     mode = "checked mode: every read was of written memory; " if options.checked else ""
-    console.print(sentence(run.proofs), soft_wrap=True)
-    console.print(f"{mode}host time {host_s:.3f} s")
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    lines += [sentence(run.proofs), f"{mode}host time {host_s:.3f} s"]
+    return "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
 
 
 def _time_lines(run: Run) -> Iterator[str]:
@@ -232,25 +219,28 @@ MOST_OUTPUTS = 1000
 """Outputs that the table shows; --json and --outputs have all."""
 
 
-def _outputs_table(executable: Executable, run: Run) -> Table:
-    table = Table(box=None, pad_edge=False, title="outputs", title_justify="left")
+def _output_lines(executable: Executable, run: Run) -> Iterator[str]:
     has_stages = len(executable.stages) > 1
     begins = "the first of them begins" if has_stages else "rank 0 begins"
     program = executable.program
     is_named = any(result.name for result in program.results)
     called = ("in the model",) if is_named else ()
-    for name in ("name", *called, "type on a rank", *(("ranks",) if has_stages else ()), begins):
-        table.add_column(name)
+    headings = ("name", *called, "type on a rank", *(("ranks",) if has_stages else ()), begins)
     outputs = zip(_outputs(executable), run.outputs, strict=True)
-    for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS)):
-        table.add_row(
+    rows = [
+        (
             f"out{number}",
-            *((escape(repr(program.result(number).name)[1:-1]),) if is_named else ()),
-            stage.program.tensors[tensor].type_text.replace("[", "\\["),
+            *((repr(program.result(number).name)[1:-1],) if is_named else ()),
+            stage.program.tensors[tensor].type_text,
             *((ranks_text(stage.ranks.tolist()),) if has_stages else ()),
             _first_values(array[0]),
         )
-    return table
+        for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS))
+    ]
+    yield "outputs"
+    yield from text_table(headings, rows, range(len(headings)))
+    if len(run.outputs) > MOST_OUTPUTS:
+        yield f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs"
 
 
 def _first_values(array: np.ndarray) -> str:

@@ -103,9 +103,14 @@ def kinds_of_transfers(
         *np.where(reads, owners, IDLE).T,
     ]
     joined: np.ndarray = np.zeros(len(row), np.int64)
+    most = 1  # numbers there may be
     for column in columns:
-        _, joined = np.unique(joined * (parts.ranks + 1) + column - IDLE, return_inverse=True)
-    _, first = np.unique(joined, return_index=True)
+        if most * (parts.ranks + 1) > np.iinfo(np.int64).max:
+            numbers, joined = np.unique(joined, return_inverse=True)
+            most = len(numbers)
+        joined = joined * (parts.ranks + 1) + column - IDLE
+        most *= parts.ranks + 1
+    _, first, joined = np.unique(joined, return_index=True, return_inverse=True)
     rank, peer, also, reduces, *owner = (column[first] for column in columns)
     usage = transfer_usage(parts, rank, [peer, also], owner, reduces, queue.stream, queue.lane)
     return joined, usage

@@ -7,7 +7,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.errors import DeadlockError
 from ncc_runtime.execution.clock import clock, event_log
-from ncc_runtime.execution.clock.clock import simulate
+from ncc_runtime.execution.clock.clock import collective_ps, simulate
 from ncc_runtime.execution.trace import traffic_of
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.runtime import program_of
@@ -112,6 +112,8 @@ def test_a_wait_for_more_than_ever_comes_is_a_deadlock_by_the_clock_alone():
     stuck = raised(ring, "cc0", row, 2, by=5)
     with pytest.raises(DeadlockError, match=r"rank 2, queue cc0, pc \d+: waits for"):
         simulate(stuck, planned(stuck))
+    with pytest.raises(DeadlockError, match=r"rank 2, queue cc0, pc \d+: waits for"):
+        collective_ps(stuck)
 
 
 def test_increments_that_their_only_queue_has_seen_take_no_memory(monkeypatch):

@@ -35,9 +35,9 @@ def test_a_watcher_hears_of_more_and_more_events(monkeypatch: pytest.MonkeyPatch
     executable = compiled(LOOPED.replace("constant(3)", "constant(400)"))
     heard, go_on = Heard(), clock._go_on
 
-    def watched(machine: ClockState) -> int:
+    def watched(machine: ClockState, expected: int | None) -> int:
         counts.extend(phase.done for phase in heard.now)
-        return go_on(machine)
+        return go_on(machine, expected)
 
     monkeypatch.setattr(clock, "_go_on", watched)
     with heard_by(heard):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ncc_runtime.execution.clock import machine_code
-from ncc_runtime.execution.clock.machine_code import DAY_S, KEPT, claim
+from ncc_runtime.execution.clock.machine_code import DAY_S, KEPT, ObjectCode, claim
 
 
 @pytest.fixture(autouse=True)
@@ -97,3 +97,23 @@ def test_a_cache_in_no_home_is_not_made_in_the_working_directory(
     assert used is not None
     assert used.is_relative_to(places[1])
     assert not (tmp_path / "~").exists()
+
+
+def test_code_is_kept_as_it_is_and_damaged_code_is_not_loaded(tmp_path: Path) -> None:
+    code = ObjectCode("function", bytes(range(256)) + b"\n" * 3)
+    machine_code._keep(tmp_path, code)
+    assert [file.name for file in tmp_path.glob("kernel*")] == ["kernel.o"]
+    assert machine_code._kept(tmp_path) == code
+    written = (tmp_path / "kernel.o").read_bytes()
+    for damaged in (b"", written[:-1], written[:40], bytes([written[0] ^ 1]) + written[1:]):
+        (tmp_path / "kernel.o").write_bytes(damaged)
+        assert machine_code._kept(tmp_path) is None
+    machine_code._keep(tmp_path, code)
+    assert machine_code._kept(tmp_path) == code
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
+    code = ObjectCode("function", b"code")
+    for folder in (None, tmp_path / "absent"):
+        machine_code._keep(folder, code)
+        assert machine_code._kept(folder) is None

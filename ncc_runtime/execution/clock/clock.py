@@ -42,15 +42,19 @@ from ncc_runtime.execution.clock.tables import (
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.execution.disturbance import NOTHING, Disturbance
 from ncc_runtime.execution.scheduler import Stuck, deadlock_report
-from ncc_runtime.execution.trace import Trace
+from ncc_runtime.execution.trace import Trace, opens_placeholder
 from ncc_runtime.lowering.cc_isa import DESCRIPTOR_BYTES
-from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.lowering.executable import CcQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.progress import phase
 
 STEPS_A_CALL = 1 << 21
 """Rows performed and rates worked out until the kernel returns: some tenths of a second."""
+
+FEW = 16
+"""Increments that a semaphore has room for at first, if it grows on demand. A producer is seldom
+further ahead of its consumer, as slots of buffers are given back one by one."""
 
 AT_END = 2**62
 """The row of a process that has nothing to perform: behind the end of any queue."""
@@ -61,8 +65,7 @@ def collective_ps(executable: Executable) -> int:
 
     For programs whose loops and conditionals do not follow values; ControlError for others.
     """
-    _, start, end = simulate(executable, PlannedDecisions(executable, {})).spans(0)
-    return int(end.max() - start.min())
+    return Clock(executable, PlannedDecisions(executable, {})).spans().collective_ps(0)
 
 
 def simulate(
@@ -162,18 +165,67 @@ class Clock:
         tables = ProgramTables(self.executable, self._parts, instances)
         return _Tables(instances, tables.program(self._decisions, self._run_sizes))
 
+    def spans(self) -> "RowSpans":
+        """When rows run undisturbed, on all ranks together; no event is kept.
+
+        DeadlockError if not every row can be performed.
+        """
+        machine = self._performed(self._symmetric, NOTHING, None)
+        stuck = tuple(_stuck(self.executable, machine))
+        if stuck and self._symmetric is not self._whole:
+            machine = self._performed(self._whole, NOTHING, None)
+            stuck = tuple(_stuck(self.executable, machine))
+        if stuck:
+            raise deadlock_report(self.executable, stuck, _held(machine))
+        ends = np.cumsum(machine.queue["length"])[:-1]
+        start_ps, end_ps = (np.split(machine.span[name], ends) for name in ("start", "end"))
+        return RowSpans(
+            self.executable, int(machine.counts[LATEST]), tuple(start_ps), tuple(end_ps)
+        )
+
     def _timed(self, tables: "_Tables", disturbance: Disturbance, in_memory: int) -> TimedRun:
-        executable, instances, program = self.executable, tables.instances, tables.program
         log = EventLog(in_memory)
-        machine = machine_of(executable, self._parts.model, program, instances.ranks)
+        machine = self._performed(tables, disturbance, log)
+        trace = trace_of(self.executable, machine, tables.instances, log)
+        stuck, halted = tuple(_stuck(self.executable, machine)), tuple(_halted(machine))
+        return TimedRun(trace, stuck, halted, _held(machine))
+
+    def _performed(
+        self, tables: "_Tables", disturbance: Disturbance, log: EventLog | None
+    ) -> ClockState:
+        """The state at the end of a run, whose events are kept if there is a log."""
+        executable, instances, program = self.executable, tables.instances, tables.program
+        model = self._parts.model
+        machine = machine_of(
+            executable, model, program, instances.ranks, is_recorded=log is not None
+        )
         if disturbance is not NOTHING:
             machine = disturbed(machine, executable, self._parts, program.routes, disturbance)
-        machine = machine._replace(event=log.first_table(program.events + 1))
-        machine = _performed(executable, machine, log, program.expected, instances.count)
-        held = machine.semaphore["held"].reshape(instances.ranks, -1)
-        halted = tuple(_halted(machine))
-        trace = trace_of(executable, machine, instances, log)
-        return TimedRun(trace, tuple(_stuck(executable, machine)), halted, held)
+        if log is not None:
+            machine = machine._replace(event=log.first_table(program.events + 1))
+        return _run_to_end(executable, machine, log, program.expected, instances.count)
+
+
+@attrs.frozen(eq=False)
+class RowSpans:
+    """When rows run, on all ranks together: what is told of a run without keeping its events."""
+
+    executable: Executable
+    time_ps: int  # until the last row is complete
+    start_ps: tuple[np.ndarray, ...]  # by queue, the first start of each row; BEYOND without one
+    end_ps: tuple[np.ndarray, ...]  # by queue, the last end of each row
+
+    def collective_ps(self, placeholder: int) -> int:
+        """From its first trigger on a rank to the last rank's report that it is complete."""
+        first, last = BEYOND, 0
+        for number, queue in enumerate(self.executable.queues):
+            if isinstance(queue, CcQueue):
+                # ends of a queue and rank ascend, so the last row of a run has the latest
+                of_it = queue.placeholder == placeholder
+                opens = of_it & opens_placeholder(queue)
+                first = min(first, int(self.start_ps[number][opens].min(initial=BEYOND)))
+                last = max(last, int(self.end_ps[number][of_it].max(initial=0)))
+        return last - first
 
 
 @attrs.frozen(eq=False)
@@ -182,16 +234,21 @@ class _Tables:
     program: ClockProgram
 
 
-def _performed(
-    executable: Executable, machine: ClockState, log: EventLog, expected: int | None, instances: int
+def _run_to_end(
+    executable: Executable,
+    machine: ClockState,
+    log: EventLog | None,
+    expected: int | None,
+    instances: int,
 ) -> ClockState:
     """The state at the end of the run; `instances` are alike, one of them is performed."""
     total = None if expected is None else expected * instances
     with phase("times", "events", total) as now:
-        while (why := _go_on(machine)) != DONE:
+        while (why := _go_on(machine, expected)) != DONE:
             _check_time(executable, machine)
             now.done = int(machine.counts[EVENTS]) * instances
             if why == LOG_FULL:
+                assert log is not None, "without a log no event is recorded"
                 machine = log.room(machine)
             elif why == INCREMENTS_FULL:
                 # twice the room; semaphores that grow move to the end of it
@@ -199,13 +256,15 @@ def _performed(
                 machine = machine._replace(increment=np.concatenate((machine.increment, more)))
             # else paused, so that Python handles signals such as Ctrl-C
     _check_time(executable, machine)
-    log.close(machine)
+    if log is not None:
+        log.close(machine)
     return machine
 
 
-def _go_on(machine: ClockState) -> int:
+def _go_on(machine: ClockState, expected: int | None) -> int:
     """Go on by the kernel until it returns, for which see `kernel.run`."""
-    steps = uncompiled.steps_for(machine)
+    left = 0 if expected is None else expected - int(machine.counts[EVENTS])
+    steps = uncompiled.steps_for(machine, left)
     machine.counts[STEPS_LEFT] = min(STEPS_A_CALL, steps or STEPS_A_CALL)
     return uncompiled.run(machine) if steps else machine_code.run(machine)
 
@@ -236,25 +295,30 @@ def launch_ps(executable: Executable, model: TimingModel) -> int:
 
 
 def machine_of(
-    executable: Executable, model: TimingModel, program: ClockProgram, ranks: int
+    executable: Executable,
+    model: TimingModel,
+    program: ClockProgram,
+    ranks: int,
+    *,
+    is_recorded: bool = True,
 ) -> ClockState:
-    """Everything before the first row, of the first ranks."""
+    """Everything before the first row, of the first ranks; events are kept only if recorded."""
     sizes = empty("sizes", 1)
     most_uses = int((program.route["end_use"] - program.route["first_use"]).max(initial=1))
     sizes[0] = (
         ranks,
         max(1, executable.semaphore_count),
-        True,
+        is_recorded,
         program.most_posts,
         most_uses,
         DESCRIPTOR_BYTES,
         model.descriptor_ps,
     )
     process = _processes(executable, launch_ps(executable, model), ranks)
-    semaphore, increment = _semaphores(program)
     counts = np.zeros(COUNTS, np.int64)
-    counts[WAITING], counts[INCREMENTS] = len(process), program.increments.sum()
-    counts[LARGEST] = program.increments.max(initial=0)
+    semaphore, increment = _semaphores(program)
+    counts[WAITING], counts[INCREMENTS] = len(process), semaphore["room"].sum()
+    counts[LARGEST] = semaphore["room"].max(initial=0)
     counts[KEPT_LEVEL] = counts[LEAST_CAP_LEVEL] = HIGHEST
     counts[STEPS_LEFT] = STEPS_A_CALL
     offsets = int((program.queue["offset"] != NONE).sum()) * ranks
@@ -275,12 +339,20 @@ def machine_of(
         part=program.part.copy(),
         node=empty("node", len(process) * most_uses),
         branch=program.branch.copy(),
+        span=_unperformed(len(program.row)),
         offset=np.zeros(offsets * int(sizes[0]["semaphores"]), np.int64),
         semaphore=semaphore,
         increment=increment,
         event=empty("event", 0),
         counts=counts,
     )
+
+
+def _unperformed(rows: int) -> np.ndarray:
+    """The spans of rows before the first event."""
+    spans = empty("span", rows)
+    spans["start"] = BEYOND
+    return spans
 
 
 def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
@@ -304,13 +376,24 @@ def _processes(executable: Executable, start_ps: int, ranks: int) -> np.ndarray:
 
 
 def _semaphores(program: ClockProgram) -> tuple[np.ndarray, np.ndarray]:
-    """All semaphores at zero, each with room for its increments if every row runs once."""
-    room = program.increments
+    """All semaphores at zero.
+
+    Each has room for its increments if every row runs once; one whose increments are dropped when
+    they are consumed, for a few.
+    """
+    is_dropped = program.waiters < 2
+    room = np.where(is_dropped, np.minimum(program.increments, FEW), program.increments)
     semaphore = empty("semaphore", len(room))
     semaphore["start"], semaphore["room"] = np.cumsum(room) - room, room
-    semaphore["sleeper"], semaphore["has_one"] = NONE, program.has_one
+    semaphore["sleeper"], semaphore["has_one"] = NONE, program.waiters == 1
+    semaphore["consumed"] = program.least - 1  # what is below is waited for by nobody
     spare = (program.most_posts + 1) * max(LEAST_ROOM, 2 * int(room.max(initial=0)))
     return semaphore, empty("increment", int(room.sum()) + spare)
+
+
+def _held(machine: ClockState) -> np.ndarray:
+    """By semaphores at the end, (ranks, semaphores) int64."""
+    return machine.semaphore["held"].reshape(int(machine.sizes[0]["ranks"]), -1)
 
 
 def _stuck(executable: Executable, machine: ClockState) -> Iterator[Stuck]:

@@ -40,7 +40,7 @@ from ncc_runtime.execution.clock.tables import (
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 
-IN_MEMORY = 1 << 21
+IN_MEMORY = 1 << 23
 """Events that are kept in memory, 39 bytes each."""
 
 CHUNK = 1 << 18

@@ -481,6 +481,8 @@ def _log_event(
         record.start, record.end, record.slowed = start, end, slowed
         record.cause, record.reason = cause, reason if cause != NONE else 0
     queue = m.queue[number]
+    span = m.span[queue.base + row]
+    span.start, span.end = min(span.start, start), max(span.end, end)
     pushed = m.row[queue.base + row].pushed
     for at in range(queue.first_post, queue.end_post):
         post = m.post[at]

@@ -1,8 +1,11 @@
-"""The clock's kernel as machine code: compiled by numba once, and kept on disk.
+"""The clock's kernel as machine code: compiled by numba once, and kept on disk as an object file.
 
-numba's own cache looks at the file of a function only, not at those of the functions that it calls.
-Here the name of the cache's folder is a hash of all sources of this package, of numba's version and
-of the processor, so no old code survives a change, nor that of another machine on the same disk.
+numba is imported to compile only. What is kept is loaded by llvmlite alone, in a tenth of the time
+that numba takes to be imported and to load from its own cache, which also looks at the file of a
+function only, not at those of the functions that it calls. Here the name of the folder is a hash of
+the sources of the kernel, of the versions of numba and llvmlite and of the processor, so no old
+code survives a change, nor that of another machine on the same disk; the file begins with a hash of
+what follows, so damaged code is never run.
 
 Folders lie in the user's cache, or where that cannot be written in a temporary folder of the user's
 own. Every process holds a lock on the folder that it uses. Folders that no process uses, and that
@@ -10,21 +13,17 @@ none has begun to use for a day, are removed but for the newest few. One process
 those that wait for it find the code when it is done. Locks are the system's, which frees them when
 a process ends, however it ends.
 
-numba is imported when the code is needed, for its import takes longer than most runs of the kernel
-without it (`uncompiled.py`).
+What looks for the code is imported when it is needed: that takes longer than most runs of the
+kernel without it (`uncompiled.py`).
 """
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.metadata
+import importlib.util
 import inspect
 import os
-import platform
-import shutil
 import stat
 import sys
-import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -32,10 +31,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
+import attrs
+import numpy as np
 
-from ncc_runtime.execution.clock import kernel, max_min
-from ncc_runtime.execution.clock.tables import ClockState
+from ncc_runtime.execution.clock import kernel, max_min, tables
+from ncc_runtime.execution.clock.tables import RECORDS, ClockState
 from ncc_runtime.progress import phase
 
 KEPT = 4
@@ -44,7 +44,14 @@ KEPT = 4
 DAY_S = 86_400
 """Younger folders stay, for there are file systems without locks."""
 
+_MODULES = (max_min, kernel)
+"""Whose functions are compiled; the first module calls nothing of the second."""
+
+_KINDS = tuple(RECORDS.get(field, np.dtype(np.int64)) for field in ClockState._fields)
+"""Of the tables of a ClockState, in order."""
+
 _PREFIX = "clock-"
+_OBJECT = "kernel.o"
 _LOCK = "in-use"
 _COMPILING = "compiling"
 
@@ -62,6 +69,10 @@ def claim(digest: str) -> Path | None:
 
 def _parents() -> Iterator[Path]:
     """Where folders may lie, the best first."""
+    import tempfile
+
+    import platformdirs
+
     cache = Path(platformdirs.user_cache_dir("ncc"))
     if cache.is_absolute():  # without a home it is not
         yield cache
@@ -100,6 +111,8 @@ def _sweep(parent: Path, used: Path) -> None:
             # the lock cannot be taken where a process holds its own
             with contextlib.suppress(OSError), (folder / _LOCK).open("ab") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                import shutil
+
                 shutil.rmtree(folder)
 
 
@@ -125,15 +138,25 @@ def is_loaded() -> bool:
 def is_kept() -> bool:
     """Whether the machine code lies on disk."""
     folder = _folder()
-    return folder is not None and any(folder.glob(f"*/kernel.{kernel.run.__name__}-*.nbc"))
+    return folder is not None and (folder / _OBJECT).exists()
 
 
 def run(machine: ClockState) -> int:
     """As `kernel.run`. The first call loads the machine code, or compiles it."""
-    if is_loaded() or is_kept():
-        return _kernel()(machine)
-    with _alone(_folder()), _counted():
-        return _kernel()(machine)
+    return _kernel()(machine)
+
+
+@cache
+def _kernel() -> Callable[[ClockState], int]:
+    """`kernel.run`, and all that it calls, as machine code: what is kept, or compiled now."""
+    folder = _folder()
+    if (code := _kept(folder)) is None:
+        with _alone(folder):
+            if (code := _kept(folder)) is None:  # nor has another process compiled it meanwhile
+                with _counted():
+                    code = _compiled()
+                _keep(folder, code)
+    return _callable(*_loaded(code))
 
 
 def _functions(module: types.ModuleType) -> dict[str, types.FunctionType]:
@@ -147,7 +170,7 @@ def _counted() -> Iterator[None]:
     """A phase that counts the functions that numba compiles."""
     from numba.core import event
 
-    count = len(_functions(max_min)) + len(_functions(kernel))
+    count = sum(len(_functions(module)) for module in _MODULES)
     with phase("compiling the clock, once on this machine", "functions", count) as now:
 
         class CompiledFunctions(event.Listener):
@@ -161,89 +184,138 @@ def _counted() -> Iterator[None]:
             yield
 
 
-@cache
-def _kernel() -> Callable[[ClockState], int]:
-    """`kernel.run` for numba, and all that it calls; each is compiled when it is first called."""
+@attrs.frozen
+class ObjectCode:
+    """An object file, and the name that its function has."""
+
+    name: str
+    data: bytes
+
+
+def _compiled() -> ObjectCode:
+    """The kernel compiled by numba, all in one function."""
     import numba
 
     jit: Callable[..., Callable[[Any], Any]] = numba.njit
-    folder = _folder()
-    if folder is not None:
-        vars(numba.config)["CACHE_DIR"] = str(folder)
+    typeof: Callable[[ClockState], Any] = vars(numba)["typeof"]
     functions: dict[str, Any] = {}
-    for module in (max_min, kernel):
+    for module in _MODULES:
         namespace = {**vars(module), **functions}  # in which calls find machine code
         for name, function in _functions(module).items():
             is_entry = name == kernel.run.__name__
             # A ClockState has many arrays. To pass them on and count references to them took longer
             # than the work, so all is inlined and nothing is counted: the entry holds the arrays,
-            # and the kernel makes none.
+            # and the kernel makes none. Wrappers would need symbols that only numba has.
             functions[name] = namespace[name] = jit(
-                cache=is_entry and folder is not None,
                 error_model="numpy",
                 _nrt=False,
                 forceinline=not is_entry,
                 no_cfunc_wrapper=True,
-                no_cpython_wrapper=not is_entry,
+                no_cpython_wrapper=True,
             )(types.FunctionType(function.__code__, namespace, name))
     entry = functions[kernel.run.__name__]
-    if folder is not None:
-        code_cache = vars(entry)["_cache"]
-        _ignore_full_disk(code_cache)
-        _load_without_compiler(code_cache)
-        _forget_damaged(code_cache)
-    machine_code: Callable[[ClockState], int] = entry
-    return machine_code
+    state = ClockState(*(np.zeros(1, kind) for kind in _KINDS))
+    signature = (typeof(state),)
+    entry.compile(signature)
+    compiled = entry.overloads[signature]
+    _, _, (data, _) = compiled.library.serialize_using_object_code()
+    return ObjectCode(compiled.fndesc.llvm_func_name, data)
 
 
-def _ignore_full_disk(code_cache: Any) -> None:
-    """On a full disk machine code is not kept; numba would end the run."""
-    save = code_cache.save_overload
-
-    def saved(*what: object) -> None:
-        with contextlib.suppress(OSError):
-            save(*what)
-
-    vars(code_cache)["save_overload"] = saved
-
-
-def _load_without_compiler(code_cache: Any) -> None:
-    """Load kept machine code without the set-up of numba's compiler, which takes longer."""
-    load, load_only = code_cache.load_overload, getattr(code_cache, "_load_overload", None)
-    if load_only is None:  # a private name of numba, which a release may change
+def _keep(folder: Path | None, code: ObjectCode) -> None:
+    """Put it on disk, whole or not at all; a full disk is no reason to end a run."""
+    if folder is None:
         return
+    import hashlib
 
-    def loaded(signature: object, context: object) -> object:
-        overload = load_only(signature, context)
-        return load(signature, context) if overload is None else overload
-
-    vars(code_cache)["load_overload"] = loaded
-
-
-def _forget_damaged(code_cache: Any) -> None:
-    """Compile again where kept files are damaged, as by a loss of power; numba would raise."""
-    load = code_cache.load_overload
-
-    def loaded(signature: object, context: object) -> object:
+    content = code.name.encode() + b"\n" + code.data
+    with contextlib.suppress(OSError):
+        part = folder / f"{_OBJECT}.{os.getpid()}"
         try:
-            return load(signature, context)
-        except Exception:  # noqa: BLE001 - of pickle or LLVM, which raise many kinds
-            with contextlib.suppress(OSError):
-                code_cache.flush()
-            return None
+            part.write_bytes(hashlib.sha256(content).digest() + content)
+            part.replace(folder / _OBJECT)
+        finally:
+            part.unlink(missing_ok=True)
 
-    vars(code_cache)["load_overload"] = loaded
+
+def _kept(folder: Path | None) -> ObjectCode | None:
+    """What lies on disk, if it is as it was written."""
+    if folder is None:
+        return None
+    import hashlib
+
+    try:
+        content = (folder / _OBJECT).read_bytes()
+    except OSError:
+        return None
+    digest, content = content[:32], content[32:]
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    name, _, data = content.partition(b"\n")
+    return ObjectCode(name.decode(), data)
+
+
+def _loaded(code: ObjectCode) -> tuple[int, object]:
+    """The address of the function, and what must live as long as it is called."""
+    import llvmlite.binding as llvm
+
+    with contextlib.suppress(RuntimeError):  # llvmlite does so itself from 0.45 on
+        llvm.initialize()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple().create_target_machine(
+        jit=True, codemodel="jitdefault"
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code.data))
+    engine.finalize_object()
+    return engine.get_function_address(code.name), engine
+
+
+def _callable(address: int, engine: object) -> Callable[[ClockState], int]:
+    """A function of a ClockState at an address, as numba passes it."""
+    # numba's calling convention: where the result and an exception go, then for each array who
+    # counts it and its owner (nobody does, see `_compiled`), its length, the bytes of an item,
+    # where it lies, its shape and its strides
+    import ctypes
+
+    arguments = [ctypes.c_void_p] * 2 + [ctypes.c_int64] * 7 * len(_KINDS)
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *arguments)(address)
+
+    def called(machine: ClockState) -> int:
+        passed: list[int] = []
+        for table, kind in zip(machine, _KINDS, strict=True):
+            assert table.dtype == kind, "the machine code knows records of one kind"
+            assert table.ndim == 1, "tables are lists of records"
+            assert table.flags.c_contiguous, "records stand one after another"
+            place = table.__array_interface__["data"][0]
+            passed += [0, 0, len(table), table.itemsize, place, len(table), table.itemsize]
+        result, error = ctypes.c_int64(), ctypes.c_void_p()
+        status = function(ctypes.addressof(result), ctypes.addressof(error), *passed)
+        assert status == 0, "the kernel raises nothing"
+        assert engine is not None, "it holds the code"
+        return result.value
+
+    return called
 
 
 @cache
 def _folder() -> Path | None:
     """The folder of this code, this numba and this processor; None if none can be written."""
-    what = [importlib.metadata.version("numba"), sys.version, __file__, platform.machine()]
+    import hashlib
+    import platform
+
+    what = [sys.version, __file__, platform.machine()]
     with contextlib.suppress(OSError):  # the first processor's features: without /proc, none
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
             lines = file.read(1 << 13).partition("\n\n")[0].splitlines()
         what += [line for line in lines if line.startswith(("model name", "flags", "Features"))]
     digest = hashlib.sha256("\n".join(what).encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    for module in (*_MODULES, tables, sys.modules[__name__]):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    for package in ("numba", "llvmlite"):  # importlib.metadata takes ten times as long
+        spec = importlib.util.find_spec(package)
+        version = Path(str(spec and spec.origin)).with_name("_version.py")
+        with contextlib.suppress(OSError):
+            digest.update(version.read_bytes())
     return claim(digest.hexdigest()[:16])

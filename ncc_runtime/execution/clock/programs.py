@@ -20,6 +20,7 @@ from ncc_runtime.execution.clock.max_min import MICRO
 from ncc_runtime.execution.clock.routes import RouteRecords
 from ncc_runtime.execution.clock.tables import (
     ALWAYS,
+    BEYOND,
     CC_CORE,
     COUNTED,
     ENGINE,
@@ -60,7 +61,8 @@ class ClockProgram:
     branch: np.ndarray
     most_posts: int
     increments: np.ndarray  # (ranks * semaphores,) of each semaphore, if every row runs once
-    has_one: np.ndarray  # (ranks * semaphores,) whether exactly one queue waits for it; see _waits
+    waiters: np.ndarray  # (ranks * semaphores,) how many queues wait for it; see _add_waits
+    least: np.ndarray  # (ranks * semaphores,) the least value waited for; BEYOND if none is
     events: int  # at most, if every row runs once
     expected: int | None  # events, about, with the trips of loops; None where values decide them
     routes: RouteRecords  # for the records of routes with parts that a disturbance changes
@@ -83,6 +85,7 @@ class ProgramTables:
         count = instances.ranks * max(1, executable.semaphore_count)
         self._increments = np.zeros(count, np.int64)
         self._waiters = np.zeros((instances.ranks, max(1, executable.semaphore_count)), np.int64)
+        self._least = np.full_like(self._waiters, BEYOND)
         self._events = 0
         self._tails = {
             (facts.stream, lane): tail
@@ -119,7 +122,8 @@ class ProgramTables:
             branch=branch,
             most_posts=max((len(queue.sync.posts) for queue in queues), default=0),
             increments=self._increments,
-            has_one=(self._waiters == 1).ravel(),
+            waiters=self._waiters.ravel(),
+            least=self._least.ravel(),
             events=self._events,
             expected=round(self._events * self._repetition(jump)) if is_planned else None,
             routes=self._routes,
@@ -150,8 +154,9 @@ class ProgramTables:
         if isinstance(queue, DmaQueue):
             record["tail"] = self._tails[queue.stream, queue.lane]
             self._waiters[:, record["tail"]] += 1
+            self._least[:, record["tail"]] = 1
         else:
-            self._waiters += self._waits(columns["wait_sem"], costs)
+            self._add_waits(columns["wait_sem"], columns["wait_value"], costs, bool(queue.jumps))
         self._add_jumps(number, queue, rows)
         self._rows.append(rows)
         record["first_post"] = sum(len(posts) for posts in self._posts)
@@ -159,16 +164,31 @@ class ProgramTables:
         self._events += self._most_events(queue, columns, increments)
         record["end_post"] = sum(len(posts) for posts in self._posts)
 
-    def _waits(self, sems: DistinctRows, costs: RowCosts) -> np.ndarray:
-        """1 for every semaphore that a queue waits for, (ranks, semaphores) int64.
+    def _add_waits(
+        self, sems: DistinctRows, values: DistinctRows, costs: RowCosts, has_jumps: bool
+    ) -> None:
+        """Count a queue as waiter of each semaphore that its rows wait for, and the least value.
 
-        2, as if two queues did, where rows may take no time: a later row can then start by the same
-        increment, so it must not be dropped.
+        It counts as two where rows may take no time: a later row can then start by the same
+        increment, so it must not be dropped. Jumps shift values, perhaps below what rows say.
         """
         waits = np.zeros_like(self._waiters)
         row, rank = np.nonzero(sems.rows != NONE)
         waits[rank if sems.rows.shape[1] > 1 else slice(None), sems.rows[row, rank]] = 1
-        return waits if costs.overhead.all() else 2 * waits
+        self._waiters += waits if costs.overhead.all() else 2 * waits
+        if has_jumps:
+            self._least[waits > 0] = 1
+            return
+        ranks, semaphores = self._least.shape
+        first = np.arange(ranks) * semaphores
+        for sem_row, value_row, _ in paired_rows(sems, values):
+            sem, value = np.broadcast_arrays(sems.rows[sem_row], values.rows[value_row])
+            # where all ranks have the same column, one holds for all
+            key = first[: sem.shape[1]] + np.where(sem == NONE, 0, sem)
+            least = np.full(self._least.size, BEYOND)
+            np.minimum.at(least, key.ravel(), np.where(sem == NONE, BEYOND, value).ravel())
+            of_all = least.reshape(ranks, semaphores)
+            np.minimum(self._least, of_all if sem.shape[1] > 1 else of_all[:1], out=self._least)
 
     def _costs(self, queue: Queue) -> RowCosts:
         executable, model = self._executable, self._parts.model

@@ -134,6 +134,8 @@ RECORDS = {
     # of a ring's process and the number of a transfer: how often it makes its increments, how much
     # longer it takes, and how much later they are seen; by process, then number
     "fault": _record("process nth completions longer_ps late_ps"),
+    # of a row: the first start and the last end of its events, on any rank
+    "span": _record("start end"),
     # of a semaphore of a rank: value, where its increments are, room for them, the first sleeper;
     # how many of the first are dropped, up to which value they are consumed, whether only one queue
     # waits for it, so that they can be dropped
@@ -176,6 +178,7 @@ class ClockState(NamedTuple):
     part: np.ndarray
     node: np.ndarray  # process * most_uses + place among the uses of its route
     branch: np.ndarray  # jump * ranks + rank
+    span: np.ndarray
     offset: np.ndarray  # int64, (place of a queue + rank) * semaphores + semaphore
     semaphore: np.ndarray  # rank * semaphores + semaphore
     increment: np.ndarray

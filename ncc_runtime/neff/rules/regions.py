@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.listing import scalar as scalar_value
 from ncc_runtime.neff.program import CONSTANT, Program, Region, RegionInstr
 from ncc_runtime.neff.rules.rule import rule
 from ncc_runtime.neff.rules.signature import Signature, scalar
 from ncc_runtime.neff.rules.types import attribute_names, counts, type_breaches
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.dtypes import scalar as scalar_value
 
 _SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 

@@ -21,13 +21,16 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
     Instructions of one opcode, one row of attributes and the same types do the same work.
     """
     kinds: dict[tuple[DType, tuple[int, ...]], int] = {}
-    kind = [kinds.setdefault((view.dtype, view.shape), len(kinds)) for view in program.tensors]
     is_method = [_is_counted(name) for name in table.opcode_names]
     starts, tensors, elements = (
         table.start.tolist(),
         table.tensors.tolist(),
         table.elements.tolist(),
     )
+    kind: dict[int, int] = {}  # of the tensors that are used: a program may have many more
+    for tensor in dict.fromkeys(tensors):
+        view = program.tensors[tensor]
+        kind[tensor] = kinds.setdefault((view.dtype, view.shape), len(kinds))
     columns = (table.opcode, table.attribute, table.result_count)
     numbers: dict[object, int] = {}
     works: list[Work] = []

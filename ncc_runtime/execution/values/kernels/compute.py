@@ -20,8 +20,8 @@ from ncc_runtime.execution.values.kernels.regions import evaluate, fold
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
-from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import CONSTANT, Fusion
+from ncc_runtime.neff.shared.dtypes import scalar
 
 
 def compute(call: KernelCall, operands: Arrays) -> Arrays:

@@ -6,8 +6,8 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonical_nans, keeps_bits
-from ncc_runtime.neff.listing import scalar
 from ncc_runtime.neff.program import CONSTANT, Region
+from ncc_runtime.neff.shared.dtypes import scalar
 
 _SUMS = {"add": np.add, "multiply": np.multiply}
 
