@@ -15,7 +15,7 @@ def leaves(kind: Type) -> list[ArrayType]:
     if isinstance(kind, ArrayType):
         return [kind]
     arrays: list[ArrayType] = []
-    pending = [kind]
+    pending: list[Type] = [kind]
     while pending:
         part = pending.pop()
         if isinstance(part, ArrayType):

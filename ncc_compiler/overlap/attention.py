@@ -252,7 +252,8 @@ class _AttentionSearch:
             for total in sums
             for d in self._nodes[total].integers("dimensions")
         }
-        results, gradients = [], []  # products of probabilities and values; all others
+        results: list[int] = []  # products of probabilities and values
+        gradients: list[int] = []  # all other products
         gradient_scores = set[int]()  # products of the scores' size that gradients depend on
         for consumer in consumers:
             read = [operand for operand in self._nodes[consumer].operands if operand in softmax]
