@@ -236,29 +236,29 @@ def seeded(name: str, level: int, threads: int) -> str:
 
 
 def where(name: str, level: int) -> str:
-    """Time of a run by opcode, on one thread: each instruction timed as its devices perform it."""
+    """Processor time of a run by opcode, on one thread: each instruction timed as its devices perform it."""
     model, _ = loaded(PROGRAMS[name], level)
     taken: collections.Counter[str] = collections.Counter()
     calls: collections.Counter[str] = collections.Counter()
 
     def timed(self: Devices, queue: EngineQueue, row: int, *rest: Any) -> None:
-        start = time.perf_counter()
+        start = time.thread_time()
         plain(self, queue, row, *rest)
         instr = queue.table[row]
         tensors = model.executable.program.tensors
         shapes = ", ".join(tensors[tensor].type_text for tensor in instr.operands)
         results = ", ".join(tensors[tensor].type_text for tensor in instr.results)
         text = f"{instr.opcode}({shapes}) -> {results}"
-        taken[text] += time.perf_counter() - start
+        taken[text] += time.thread_time() - start
         calls[text] += 1
 
     plain, Devices._compute = Devices._compute, timed  # type: ignore[method-assign]
     model.run(seed=0, clock=False, threads=1)
     taken.clear()
     calls.clear()
-    start = time.perf_counter()
+    start = time.thread_time()
     model.run(seed=0, clock=False, threads=1)
-    total = time.perf_counter() - start
+    total = time.thread_time() - start
     lines = [f"{seconds * 1e3:9.1f} ms {calls[text]:4} x {text}" for text, seconds in taken.most_common(20)]
     lines.append(f"{(total - sum(taken.values())) * 1e3:9.1f} ms        all else, of {total * 1e3:.1f}")
     return "\n".join(lines)

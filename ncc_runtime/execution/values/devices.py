@@ -20,6 +20,7 @@ import numpy as np
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
+from ncc_runtime.execution.values.kernels.blockwise import BlockPlan, can_be_cut, fusion_of
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 SPLIT_WORK = 1 << 20
 """Bytes and multiply-adds that a batch must cost before its ranks are divided among threads."""
+
+SMALL_BYTES = 64 * 1024
+"""What is smaller, on all ranks together, is not worth the preparation of blocks."""
 
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
@@ -93,6 +97,7 @@ class Devices:
         self._pool: ThreadPoolExecutor | None = None
         self._pool_of = 0  # the process whose threads they are
         self._tape: _PreparedTape | None = None
+        self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
         self._instructions: dict[tuple[int, int, int, int], _Instruction] = {}
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
         self._made: dict[int, collections.deque[np.ndarray]] = collections.defaultdict(
@@ -535,10 +540,56 @@ class Devices:
             if keeps:
                 operands[1:] = [operand.copy() for operand in operands[1:]]
             return functools.partial(update_slice, *operands)
+        if one.plan is not None and not keeps:
+            return functools.partial(self._run_blocks, one, operands)
         results = compute(one.call, operands)
         if keeps:
             results = [np.array(result) for result in results]
         return functools.partial(self._write, one.results, one.rows, ranks, results)
+
+    def _run_blocks(self, one: "_Instruction", operands: Sequence[np.ndarray]) -> None:
+        """Compute block by block, into the memory of the results where that is possible."""
+        assert one.plan is not None, "an instruction with a plan"
+        places = [self._views[tensor][one.rows] for tensor in one.results]
+        if one.overlaps:
+            results = [np.empty_like(place, order="C") for place in places]
+            one.plan.run(one.call.ranks, list(operands), results)
+            for place, result in zip(places, results, strict=True):
+                place[...] = result
+        else:
+            one.plan.run(one.call.ranks, list(operands), places)
+
+    def _plan_of(self, queue: EngineQueue, row: int, call: KernelCall) -> BlockPlan | None:
+        """How an instruction is computed block by block; None if it is small or of another kind."""
+        instr, program = queue.table[row], call.program
+        if self._checked:
+            return None
+        key = (id(queue), row)
+        if key not in self._plans:
+            self._plans[key] = None
+            fusion = fusion_of(program, instr)
+            if fusion is not None and can_be_cut(fusion):
+                self._plans[key] = BlockPlan(program, fusion)
+        plan = self._plans[key]
+        return plan if plan and plan.rank_bytes * len(call.ranks) >= SMALL_BYTES else None
+
+    def _overlaps(self, instr: Instr, plan: BlockPlan) -> bool:
+        """Whether results lie where operands are that may still be read."""
+        program = self.executable.program
+
+        def place(tensor: int) -> tuple[int, int]:
+            return program.address(tensor), program.tensors[TensorId(tensor)].size_bytes
+
+        for k, operand in enumerate(instr.operands):
+            start, size = place(operand)
+            for number, result in enumerate(instr.results):
+                address, length = place(result)
+                if start < address + length and address < start + size:
+                    one, other = (program.tensors[TensorId(x)] for x in (operand, result))
+                    alike = (start, one.shape, one.dtype) == (address, other.shape, other.dtype)
+                    if not (alike and plan.writes_over(k, number)):
+                        return True
+        return False
 
     def _instruction(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> "_Instruction":
         """An instruction on some ranks; of consecutive ranks it is prepared once."""
@@ -562,7 +613,9 @@ class Devices:
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        one = _Instruction(call, instr.operands, instr.results, rows, updates)
+        plan = self._plan_of(queue, row, call) if is_run else None
+        overlaps = plan is not None and self._overlaps(instr, plan)
+        one = _Instruction(call, instr.operands, instr.results, rows, updates, plan, overlaps)
         if is_run:
             self._instructions[key] = one
         return one
@@ -591,6 +644,8 @@ class _Instruction:
     results: Sequence[int]
     rows: slice | np.ndarray  # of the ranks
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
+    plan: BlockPlan | None  # of what is computed block by block
+    overlaps: bool  # whether results lie where operands are still read
 
 
 @attrs.frozen(eq=False)

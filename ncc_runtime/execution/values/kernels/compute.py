@@ -20,12 +20,15 @@ from ncc_runtime.execution.values.kernels.regions import evaluate, fold
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
-from ncc_runtime.neff.program import CONSTANT, Fusion
+from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion
 from ncc_runtime.neff.shared.dtypes import scalar
 
 
-def compute(call: KernelCall, operands: Arrays) -> Arrays:
-    """The results of an instruction, each [ranks, *shape] of its tensor."""
+def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    """The results of an instruction, each [ranks, *shape] of its tensor.
+
+    They may lie in `out`, memory for the first one; what it holds is else undefined.
+    """
     if not any(math.prod(result.shape) for result in call.results):
         # Kernels may make arrays as long as one dimension; beside an empty one it may be any size.
         ranks = len(call.ranks)
@@ -34,6 +37,8 @@ def compute(call: KernelCall, operands: Arrays) -> Arrays:
     if shape in _ELEMENTWISE:
         dtype = call.results[0].dtype
         results = [elementwise.apply(call.opcode, operands, dtype, call.attributes)]
+    elif call.opcode == "dot":
+        results = dot(call, operands, out)
     else:
         results = KERNELS[call.opcode](call, operands)
     if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
@@ -129,17 +134,12 @@ def _fused(fusion: Fusion, call: KernelCall, operands: Arrays) -> Arrays:
     So the bits are those of the same operations unfused.
     """
     last_use = {value: row for row, step in enumerate(fusion.body) for value in step.operands}
-    views = _read_in_any_layout(fusion)
+    views = read_in_any_layout(fusion)
     values = dict(enumerate(operands))
     for row, step in enumerate(fusion.body):
         types = fusion.types(step.results)
-        if step.opcode == CONSTANT:
-            assert step.constant is not None, "a constant of a fusion has a value"
-            number = scalar(step.constant, types[0].dtype)
-            results = [np.full(len(call.ranks), number, types[0].dtype.numpy)]
-        else:
-            part = KernelCall(call.program, step.opcode, step.attributes, types, call.ranks)
-            results = compute(part, [values[operand] for operand in step.operands])
+        part = KernelCall(call.program, step.opcode, step.attributes, types, call.ranks)
+        results = fused_step(part, step, [values[operand] for operand in step.operands])
         for value, kind, array in zip(step.results, types, results, strict=True):
             typed = array.astype(kind.dtype.numpy, copy=False)
             values[value] = typed if value in views else np.ascontiguousarray(typed)
@@ -149,6 +149,25 @@ def _fused(fusion: Fusion, call: KernelCall, operands: Arrays) -> Arrays:
     return [values[value] for value in fusion.results]
 
 
+def fused_step(
+    call: KernelCall, step: FusedInstr, operands: Arrays, out: np.ndarray | None = None
+) -> Arrays:
+    """The results of one row of a fusion, perhaps in `out`."""
+    if step.opcode != CONSTANT:
+        return compute(call, operands, out)
+    assert step.constant is not None, "a constant of a fusion has a value"
+    dtype = call.results[0].dtype
+    return [np.full(len(call.ranks), scalar(step.constant, dtype), dtype.numpy)]
+
+
+def read_in_any_layout(fusion: Fusion) -> frozenset[int]:
+    """Values that need not be laid out row by row before they are read, such as broadcasts."""
+    needed = {
+        value for step in fusion.body if step.opcode not in _ANY_LAYOUT for value in step.operands
+    }
+    return frozenset(range(len(fusion.values))) - needed - set(fusion.results)
+
+
 _ANY_LAYOUT = frozenset(
     {
         *(name for name, row in OPCODES.items() if row.shape in _ELEMENTWISE),
@@ -156,14 +175,6 @@ _ANY_LAYOUT = frozenset(
     }
 )
 """Opcodes whose results have the same bits however their operands lie in memory."""
-
-
-def _read_in_any_layout(fusion: Fusion) -> frozenset[int]:
-    """Values that need not be laid out row by row before they are read, such as broadcasts."""
-    needed = {
-        value for step in fusion.body if step.opcode not in _ANY_LAYOUT for value in step.operands
-    }
-    return frozenset(range(len(fusion.values))) - needed - set(fusion.results)
 
 
 KERNELS: dict[str, Kernel] = {

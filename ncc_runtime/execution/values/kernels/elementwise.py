@@ -421,3 +421,23 @@ BY_DTYPE: dict[str, Function] = {
     "stochastic-convert": bits.stochastic_convert,
 }
 """Opcodes that are a function of arrays as they are and of the dtype of the result."""
+
+PLAIN_LOOPS: Mapping[str, tuple[Function, bool]] = {
+    "add": (np.add, False),
+    "ceil": (np.ceil, False),
+    "cosine": (np.cos, True),
+    "divide": (np.divide, False),
+    "exponential": (np.exp, True),
+    "floor": (np.floor, False),
+    "log": (np.log, True),
+    "multiply": (np.multiply, False),
+    "negate": (np.negative, False),
+    "sine": (np.sin, True),
+    "sqrt": (np.sqrt, True),
+    "subtract": (np.subtract, False),
+    "tanh": (np.tanh, True),
+}
+"""Opcodes that are one loop of numpy for float32 and float64, and whether it needs contiguous rows.
+
+It can be told where to write.
+"""

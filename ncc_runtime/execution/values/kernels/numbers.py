@@ -39,6 +39,12 @@ def quiet_nans(array: np.ndarray) -> np.ndarray:
     return np.where(is_nan, raw | highest, raw).view(array.dtype)
 
 
+def has_nan(array: np.ndarray) -> bool:
+    """Whether float32 or float64 that are not empty have a NaN, which is greater than all."""
+    with np.errstate(invalid="ignore"):
+        return bool(np.isnan(array.max()))
+
+
 def canonical_nans(array: np.ndarray) -> np.ndarray:
     """The array with every NaN the positive quiet one, so that no bit depends on the batch."""
     if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
@@ -46,6 +52,8 @@ def canonical_nans(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind == "c":  # each part by itself: the other one may be a number
         parts = np.ascontiguousarray(array).view(array.real.dtype)
         return canonical_nans(parts).view(array.dtype).reshape(array.shape)
+    if array.dtype in _HOST_FLOATS and array.size and not has_nan(array):
+        return array
     with np.errstate(invalid="ignore"):  # one 8-bit type raises it for its NaNs
         is_nan = np.isnan(array)
     if not is_nan.any():

@@ -6,11 +6,13 @@ rounded once.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.windows import element_under, spread
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.neff.program import AttributeValue
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
 
@@ -20,24 +22,61 @@ PATCH_ELEMENTS = 1 << 19
 _EXACT_BITS = 53  # of a float64
 
 
-def dot(call: KernelCall, operands: Arrays) -> Arrays:
-    """[ranks, batch…, free dimensions of the left operand…, of the right one…]."""
-    left, right = operands
+def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    """[ranks, batch…, free dimensions of the left operand…, of the right one…], perhaps in `out`.
+
+    `out` is [ranks, *shape] with each rank's elements row by row.
+    """
     left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
     left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    left_free = _other_axes(left.ndim - 1, left_batch + left_sum)
-    right_free = _other_axes(right.ndim - 1, right_batch + right_sum)
-    batch, rows, inner = (_sizes(left, axes) for axes in (left_batch, left_free, left_sum))
-    columns = _sizes(right, right_free)
-    left, right = _summands(call, operands, math.prod(inner))
-    left = left.transpose(0, *(axis + 1 for axis in (*left_batch, *left_free, *left_sum)))
-    right = right.transpose(0, *(axis + 1 for axis in (*right_batch, *right_sum, *right_free)))
-    ranks, batches, depth = len(call.ranks), math.prod(batch), math.prod(inner)
-    product = _product(
-        left.reshape(ranks, batches, math.prod(rows), depth),
-        right.reshape(ranks, batches, depth, math.prod(columns)),
+    depth = math.prod(_sizes(operands[0], left_sum))
+    left, right = _summands(call, operands, depth)
+    left_matrices = _matrices(left, left_batch, left_sum, is_left=True)
+    right_matrices = _matrices(right, right_batch, right_sum, is_left=False)
+    place = None
+    if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
+        rows, columns = left_matrices.shape[2], right_matrices.shape[3]
+        place = out.reshape(*left_matrices.shape[:2], rows, columns, copy=False)
+    product = _product(left_matrices, right_matrices, place)
+    if place is not None:
+        assert out is not None
+        return [out]
+    return [_rounded(call, product.reshape(len(call.ranks), *call.results[0].shape))]
+
+
+def _matrices(
+    array: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], *, is_left: bool
+) -> np.ndarray:
+    """An operand as [ranks, batches, rows, columns], where the summed index is the inner one."""
+    free = _other_axes(array.ndim - 1, batch + summed)
+    first, second = (free, summed) if is_left else (summed, free)
+    moved = array.transpose(0, *(axis + 1 for axis in (*batch, *first, *second)))
+    sizes = (math.prod(_sizes(array, axes)) for axes in (batch, first, second))
+    return moved.reshape(len(array), *sizes)
+
+
+def is_laid_out_alike(
+    attributes: Mapping[str, AttributeValue],
+    shapes: Sequence[tuple[int, ...]],
+    blocks: Sequence[tuple[int, ...]],
+) -> bool:
+    """Whether BLAS is given the matrices of blocks as it is given those of the whole operands.
+
+    It may be told to read a matrix transposed, and then sum in another order.
+    """
+
+    def transposed(shape: tuple[int, ...], side: str) -> bool:
+        array = np.empty((1, *shape), np.int8)  # of which nothing is touched
+        batch, summed = attributes[f"{side}_batch"], attributes[f"{side}_contracting"]
+        assert isinstance(batch, tuple), batch
+        assert isinstance(summed, tuple), summed
+        matrices = _matrices(array, batch, summed, is_left=side == "lhs")
+        return np.may_share_memory(matrices, array) and matrices.strides[-1] != 1
+
+    return all(
+        transposed(shape, side) == transposed(block, side)
+        for side, shape, block in zip(("lhs", "rhs"), shapes, blocks, strict=True)
     )
-    return [_rounded(call, product.reshape(ranks, *batch, *rows, *columns))]
 
 
 def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
@@ -122,9 +161,9 @@ def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
     return result.numpy if result.numpy.isbuiltin == 1 else np.dtype(np.int64)
 
 
-def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     with np.errstate(all="ignore"):
-        return np.matmul(left, right)
+        return np.matmul(left, right, out=out)
 
 
 def _rounded(call: KernelCall, sums: np.ndarray) -> np.ndarray:

@@ -1,0 +1,608 @@
+"""Fusions block by block: what a block computes stays in the host's cache from step to step.
+
+Which dimensions may be cut follows from how operations connect them. Dimensions of two values
+belong together if an operation maps index k of the one to index k of the other; a dimension that an
+operation folds, contracts or takes apart is *stuck* there. A *loop* cuts all values of connected
+steps along one or two sets of dimensions; a step at which these are stuck is performed whole, for
+all of a rank's elements, as are products. So a fusion becomes *levels*: whole steps, then loops
+over blocks. What one level computes and another reads has memory of its own, and results are
+written where they are to lie; all else is in scratch memory of the thread.
+
+Bits are those of the steps one after the other (`compute.py`): no sum is cut, a product is cut
+between its matrices only, and where operands of a product would be laid out otherwise in a block,
+it is not cut.
+"""
+
+import collections
+import itertools
+import math
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
+from ncc_runtime.execution.values.kernels.elementwise import PLAIN_LOOPS
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, has_nan, keeps_bits
+from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
+from ncc_runtime.execution.values.kernels.regions import single_opcode
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
+from ncc_runtime.neff.program import (
+    CONSTANT,
+    FusedInstr,
+    Fusion,
+    Program,
+    TensorId,
+    ValueType,
+)
+from ncc_runtime.neff.table import Instr
+
+BLOCK_BYTES = 128 * 1024
+"""Of the largest value of a loop; a few of them fit into a core's cache."""
+
+_ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
+
+_Axis = tuple[int, int]
+"""A value of a fusion and a dimension of it."""
+
+
+class _Sets:
+    """Things that belong together (union-find)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[object, object] = {}
+
+    def find(self, item: object) -> object:
+        """What stands for the set of an item."""
+        root = item
+        while (parent := self._parent.get(root, root)) != root:
+            root = parent
+        self._parent[item] = root
+        return root
+
+    def join(self, one: object, other: object) -> None:
+        """Make one set of two."""
+        self._parent[self.find(one)] = self.find(other)
+
+
+@attrs.frozen
+class _Loop:
+    """Connected steps that are performed block by block."""
+
+    steps: tuple[int, ...]  # of the body, in order
+    parts: tuple[int, ...]  # how many blocks, by set of dimensions
+    cut: Mapping[int, tuple[int | None, ...]]  # by value and set: the dimension that is cut
+
+
+@attrs.frozen
+class _Level:
+    """What is performed before the next level begins."""
+
+    whole: tuple[int, ...]  # steps
+    loops: tuple[_Loop, ...]
+
+
+class BlockPlan:
+    """A fusion as levels, and where its values lie; made once, used by all threads."""
+
+    def __init__(self, program: Program, fusion: Fusion) -> None:
+        self.program = program
+        self.fusion = fusion
+        self._cut = self._cuts()
+        self.levels = self._levels()
+        self._views = read_in_any_layout(fusion)
+        self._observed = self._observed_values()
+        self.kept = self._kept_values()
+        sizes = [fusion.values[value].size_bytes for value in range(len(fusion.values))]
+        self.rank_bytes = max(1, *sizes)
+
+    # ---- which dimensions belong together
+
+    def _relations(self, row: int) -> tuple[list[tuple[_Axis, _Axis]], list[_Axis]] | None:
+        """Pairs of dimensions of an operand and a result, and those that are stuck.
+
+        None for a step that is always whole.
+        """
+        step = self.fusion.body[row]
+        types = self.fusion.values
+        result = step.results[0]
+        shape = types[result].shape
+        every = [(value, axis) for value in step.operands for axis in range(len(types[value].shape))]
+        if step.opcode == CONSTANT:
+            return [], []
+        pairs: list[tuple[_Axis, _Axis]] = []
+        if OPCODES[step.opcode].shape in _ELEMENTWISE:
+            if any(types[value].shape not in (shape, ()) for value in step.operands):
+                return None
+            pairs = [(axis, (result, axis[1])) for axis in every]
+        elif step.opcode in ("broadcast", "transpose"):
+            (operand,), dimensions = step.operands, _integers(step, "dimensions")
+            for k, dimension in enumerate(dimensions):
+                is_broadcast = step.opcode == "broadcast"
+                pairs.append(((operand, k), (result, dimension)) if is_broadcast
+                             else ((operand, dimension), (result, k)))
+        elif step.opcode == "reshape":
+            places = _prefixes(shape)
+            for axis, place in enumerate(_prefixes(types[step.operands[0]].shape)):
+                if place in places:
+                    pairs.append(((step.operands[0], axis), (result, places.index(place))))
+        elif step.opcode == "reduce":
+            folded = _integers(step, "dimensions")
+            kept = [k for k in range(len(types[step.operands[0]].shape)) if k not in folded]
+            for operand in step.operands[: len(step.operands) // 2]:
+                for value in step.results:
+                    pairs += [((operand, axis), (value, k)) for k, axis in enumerate(kept)]
+        elif step.opcode == "dot":
+            if not _integers(step, "lhs_batch"):
+                return None
+            for operand, name in zip(step.operands, ("lhs_batch", "rhs_batch"), strict=True):
+                dimensions = _integers(step, name)
+                pairs += [((operand, axis), (result, k)) for k, axis in enumerate(dimensions)]
+        else:
+            return None
+        related = {axis for pair in pairs for axis in pair}
+        own = [(value, axis) for value in step.results for axis in range(len(types[value].shape))]
+        new = own if step.opcode == "broadcast" else ()
+        return pairs, [axis for axis in (*every, *own) if axis not in related and axis not in new]
+
+    def _cuts(self) -> list["_Loop"]:
+        """Loops with all of their steps, before these are divided into levels."""
+        body, types = self.fusion.body, self.fusion.values
+        axes, steps = _Sets(), _Sets()
+        relations = {
+            row: found for row in range(len(body)) if (found := self._relations(row)) is not None
+        }
+        for row, (pairs, _) in relations.items():
+            for one, other in pairs:
+                axes.join(one, other)
+            for value in (*body[row].operands, *body[row].results):
+                if types[value].shape:
+                    steps.join(row, ("value", value))
+        groups: dict[object, list[int]] = collections.defaultdict(list)
+        for row in relations:
+            groups[steps.find(row)].append(row)
+        return [loop for rows in groups.values() if (loop := self._loop(rows, axes, relations))]
+
+    def _loop(
+        self,
+        rows: Sequence[int],
+        axes: _Sets,
+        relations: Mapping[int, tuple[list[tuple[_Axis, _Axis]], list[_Axis]]],
+    ) -> _Loop | None:
+        """The cut of connected steps that leaves the least whole; None if there is none."""
+        types, body = self.fusion.values, self.fusion.body
+        values = {value for row in rows for value in (*body[row].operands, *body[row].results)}
+        members: dict[object, dict[int, int]] = collections.defaultdict(dict)
+        stuck: dict[object, set[int]] = collections.defaultdict(set)
+        for value in values:
+            for axis in range(len(types[value].shape)):
+                root = axes.find((value, axis))
+                if value in members[root]:  # two dimensions of it belong together
+                    stuck[root] |= {r for r in rows if value in (*body[r].operands, *body[r].results)}
+                members[root][value] = axis
+        for row in rows:
+            for axis in relations[row][1]:
+                stuck[axes.find(axis)].add(row)
+
+        def price(root: object) -> tuple[int, int]:
+            """Bytes that go through memory, and how scattered a block lies."""
+            whole = {value for row in stuck[root] for value in (*body[row].operands, *body[row].results)}
+            produced = {value for row in rows for value in body[row].results}
+            uncut = produced - members[root].keys()
+            both = sum(types[value].size_bytes for value in (*whole, *uncut))
+            return both, members[root][largest_of(root)]
+
+        def largest_of(root: object) -> int:
+            return max(members[root], key=lambda value: (types[value].size_bytes, -value))
+
+        chosen: list[object] = []
+        parts: list[int] = []
+        for root in sorted(members, key=lambda root: (*price(root), str(root))):
+            if not chosen:
+                largest = largest_of(root)
+            if largest in members[root]:
+                extra = set().union(*(stuck[one] for one in chosen))
+                if chosen and not stuck[root] <= extra:
+                    continue
+                size = types[largest].shape[members[root][largest]]
+                room = types[largest].size_bytes // math.prod(parts)
+                if room <= BLOCK_BYTES and chosen:
+                    break
+                number = next(
+                    n for n in range(1, size + 1)
+                    if size % n == 0 and (room // n <= BLOCK_BYTES or n == size)
+                )
+                if number > 1 or not chosen:
+                    chosen.append(root)
+                    parts.append(number)
+            if len(chosen) == 2:
+                break
+        if not chosen:
+            return None
+        left_whole = set().union(*(stuck[root] for root in chosen))
+        cut = {
+            value: tuple(members[root].get(value) for root in chosen)
+            for value in values
+            if any(value in members[root] for root in chosen)
+        }
+        loop = _Loop(
+            tuple(
+                row for row in rows
+                if row not in left_whole and any(value in cut for value in body[row].results)
+            ),
+            tuple(parts), cut,
+        )
+        sliced = [row for row in loop.steps if body[row].opcode == "dot"]
+        misfits = [row for row in sliced if not self._is_alike(body[row], loop)]
+        return attrs.evolve(loop, steps=tuple(row for row in loop.steps if row not in misfits))
+
+    def _is_alike(self, step: FusedInstr, loop: _Loop) -> bool:
+        if step.operands[0] == step.operands[1]:  # BLAS has another routine for these
+            return False
+        shapes = [self.fusion.values[value].shape for value in step.operands]
+        blocks = [self.block_shape(loop, value) for value in step.operands]
+        return is_laid_out_alike(step.attributes, shapes, blocks)
+
+    def block_shape(self, loop: _Loop, value: int) -> tuple[int, ...]:
+        """The shape of a block of a value; its own if it is not cut."""
+        shape = list(self.fusion.values[value].shape)
+        for axis, number in zip(loop.cut.get(value, ()), loop.parts, strict=False):
+            if axis is not None:
+                shape[axis] //= number
+        return tuple(shape)
+
+    # ---- the order
+
+    def _levels(self) -> tuple[_Level, ...]:
+        loop_of = {row: number for number, loop in enumerate(self._cut) for row in loop.steps}
+        made_by = {value: row for row, step in enumerate(self.fusion.body) for value in step.results}
+        level: list[int] = []
+        for row, step in enumerate(self.fusion.body):
+            before = [made_by[value] for value in step.operands if value in made_by]
+            level.append(
+                max(
+                    (
+                        level[other] + (other in loop_of and loop_of[other] != loop_of.get(row))
+                        for other in before
+                    ),
+                    default=0,
+                )
+            )
+        return tuple(
+            _Level(
+                tuple(row for row, at in enumerate(level) if at == k and row not in loop_of),
+                tuple(
+                    attrs.evolve(loop, steps=rows)
+                    for loop in self._cut
+                    if (rows := tuple(row for row in loop.steps if level[row] == k))
+                ),
+            )
+            for k in range(max(level) + 1)
+        )
+
+    def _kept_values(self) -> frozenset[int]:
+        """Values that are read elsewhere than in the level and loop that compute them."""
+        kept = set(self.fusion.results)
+        home = {
+            row: (k, number)
+            for k, level in enumerate(self.levels)
+            for number, loop in enumerate(level.loops)
+            for row in loop.steps
+        }
+        made_by = {value: row for row, step in enumerate(self.fusion.body) for value in step.results}
+        for row, step in enumerate(self.fusion.body):
+            for value in step.operands:
+                if value in made_by and home.get(made_by[value]) != home.get(row):
+                    kept.add(value)
+        return frozenset(kept)
+
+    def _observed_values(self) -> frozenset[int]:
+        """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
+        observed = set(self.fusion.results)
+        for step in self.fusion.body:
+            if step.opcode in (CONSTANT, "dot"):
+                continue
+            if step.opcode == "reduce" and self._fold(step) in ("add", "multiply"):
+                continue
+            is_plain = OPCODES[step.opcode].shape in _ELEMENTWISE and not any(
+                keeps_bits(step.opcode, self.fusion.values[value].dtype.numpy)
+                for value in step.operands
+            )
+            if not is_plain or step.attributes.get("type") == "TOTALORDER":
+                observed.update(step.operands)
+        return frozenset(observed)
+
+    def _fold(self, step: FusedInstr) -> str:
+        """The opcode that a fold is made of, if it is one."""
+        region = step.attributes["region"]
+        assert isinstance(region, int), region
+        return single_opcode(self.program.regions[region])
+
+    def folds_anything(self, step: FusedInstr) -> bool:
+        """Whether a result of a fold may be one of its operands, untouched."""
+        return step.opcode == "reduce" and not self._fold(step)
+
+    # ---- performing it
+
+    def run(self, ranks: np.ndarray, operands: Arrays, results: Arrays) -> None:
+        """Compute for some ranks: operands and results are [ranks, *shape], results in place."""
+        at_once = max(1, BLOCK_BYTES // self.rank_bytes)
+        with np.errstate(all="ignore"):
+            for first in range(0, len(ranks), at_once):
+                rows = slice(first, first + at_once)
+                some = _Ranks(
+                    self,
+                    ranks[rows],
+                    [operand[rows] for operand in operands],
+                    [result[rows] for result in results],
+                )
+                some.run()
+
+    def writes_over(self, parameter: int, result: int) -> bool:
+        """Whether a result may lie where a parameter of its type does: what is lost is not read."""
+        if len(self.levels) != 1 or len(self.levels[0].loops) != 1:
+            return False
+        (level,) = self.levels
+        (loop,) = level.loops
+        body = self.fusion.body
+        value = self.fusion.results[result]
+        written = next(row for row, step in enumerate(body) if value in step.results)
+        readers = [row for row, step in enumerate(body) if parameter in step.operands]
+        is_seen = any(body[row].opcode in _VIEWS for row in readers)
+        return (
+            not is_seen
+            and written in loop.steps
+            and all(row in loop.steps and row <= written for row in readers)
+            and loop.cut.get(parameter) == loop.cut.get(value)
+        )
+
+    def is_observed(self, value: int) -> bool:
+        """Whether NaNs of a value must be canonical."""
+        return value in self._observed
+
+    def is_read_in_any_layout(self, value: int) -> bool:
+        """Whether a value need not be laid out row by row."""
+        return value in self._views
+
+
+def fusion_of(program: Program, instr: Instr) -> Fusion | None:
+    """What an instruction computes as a fusion: its own, or one operation; None for others."""
+    if instr.opcode == FUSION:
+        number = program.attributes[instr.attribute]["fusion"]
+        assert isinstance(number, int), number
+        return program.fusions[number]
+    if OPCODES[instr.opcode].shape not in _ELEMENTWISE and instr.opcode != "dot":
+        return None
+    tensors = [program.tensors[TensorId(tensor)] for tensor in (*instr.operands, *instr.results)]
+    count = len(instr.operands)
+    results = tuple(range(count, len(tensors)))
+    attributes = program.attributes[instr.attribute] if instr.attribute >= 0 else {}
+    step = FusedInstr(instr.opcode, results, tuple(range(count)), attributes)
+    values = tuple(ValueType(one.dtype, one.shape) for one in tensors)
+    return Fusion(instr.opcode, values, count, (step,), results)
+
+
+def can_be_cut(fusion: Fusion) -> bool:
+    """Whether a fusion can be performed block by block."""
+    is_unique = len(set(fusion.results)) == len(fusion.results)
+    return is_unique and all(value.elements for value in fusion.values)
+
+
+class _Scratch(threading.local):
+    """Memory of a thread for the values of a block."""
+
+    memory: np.ndarray = np.empty(0, np.uint8)
+
+    def of(self, size: int) -> np.ndarray:
+        if len(self.memory) < size:
+            self.memory = np.empty(size, np.uint8)
+        return self.memory
+
+
+_SCRATCH = _Scratch()
+
+
+class _Ranks:
+    """A fusion on a few ranks."""
+
+    def __init__(
+        self, plan: BlockPlan, ranks: np.ndarray, operands: Arrays, results: Arrays
+    ) -> None:
+        self._plan = plan
+        self._ranks = ranks
+        self._values = dict(enumerate(operands))
+        self._results = dict(zip(plan.fusion.results, results, strict=True))
+
+    def run(self) -> None:
+        fusion = self._plan.fusion
+        for level in self._plan.levels:
+            for row in level.whole:
+                self._whole(fusion.body[row])
+            for loop in level.loops:
+                self._blocks(loop)
+
+    def _whole(self, step: FusedInstr) -> None:
+        types = self._plan.fusion.types(step.results)
+        call = KernelCall(self._plan.program, step.opcode, step.attributes, types, self._ranks)
+        given = [self._results.get(value) for value in step.results]
+        operands = [self._values[value] for value in step.operands]
+        arrays = fused_step(call, step, operands, given[0])
+        for value, array, place in zip(step.results, arrays, given, strict=True):
+            if place is not None:
+                if array is not place:
+                    place[...] = array
+                self._values[value] = place
+            else:
+                is_free = self._plan.is_read_in_any_layout(value)
+                self._values[value] = array if is_free else np.ascontiguousarray(array)
+
+    def _place(self, value: int) -> np.ndarray:
+        """Memory for all of a value."""
+        kind = self._plan.fusion.values[value]
+        place = self._results.get(value)
+        if place is None:
+            place = np.empty((len(self._ranks), *kind.shape), kind.dtype.numpy)
+        self._values[value] = place
+        return place
+
+    def _blocks(self, loop: _Loop) -> None:
+        """All blocks of the steps of a loop."""
+        plan = self._plan
+        body = plan.fusion.body
+        produced = {value for row in loop.steps for value in body[row].results}
+        for value in sorted(produced & plan.kept):
+            self._place(value)
+        steps = list(self._prepared(loop, produced))
+        read = {value for row in loop.steps for value in body[row].operands} - produced
+        in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
+        local = {value: self._values[value] for value in read if value not in in_memory}
+        extents = {
+            value: tuple(
+                (axis + 1, plan.fusion.values[value].shape[axis] // parts, k)
+                for k, (axis, parts) in enumerate(zip(loop.cut[value], loop.parts, strict=True))
+                if axis is not None
+            )
+            for value in in_memory
+        }
+        for block in itertools.product(*map(range, loop.parts)):
+            values = dict(local)
+            for value, cuts in extents.items():
+                array = self._values[value]
+                at = [slice(None)] * array.ndim
+                for axis, extent, k in cuts:
+                    at[axis] = slice(block[k] * extent, (block[k] + 1) * extent)
+                values[value] = array[tuple(at)]
+            for step in steps:
+                step.perform(values)
+
+    def _prepared(self, loop: _Loop, produced: set[int]) -> Iterator["_BlockStep"]:
+        """Steps with the scratch memory that they write."""
+        plan = self._plan
+        body = plan.fusion.body
+        last = {value: row for row in loop.steps for value in (*body[row].operands, *body[row].results)}
+        shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in produced}
+        size = max(
+            math.prod(shapes[value]) * plan.fusion.values[value].dtype.numpy.itemsize
+            for value in produced
+        )
+        size = -(-size // 64) * 64
+        seen_through = {
+            value
+            for row in loop.steps
+            if body[row].opcode in _VIEWS or plan.folds_anything(body[row])
+            for value in body[row].operands
+        }
+        slots: dict[int, int] = {}
+        free: list[int] = []
+        count = 0
+        chosen: list[tuple[int, int | None]] = []
+        for row in loop.steps:
+            step = body[row]
+            slot = None
+            if _plain_loop(step, plan.fusion) and step.results[0] not in plan.kept:
+                slot = free.pop() if free else count
+                count = max(count, slot + 1)
+                slots[step.results[0]] = slot
+            chosen.append((row, slot))
+            for value in {*step.operands, *step.results}:
+                if last[value] == row and value in slots and value not in seen_through:
+                    free.append(slots.pop(value))
+        memory = _SCRATCH.of(count * size)
+        for row, slot in chosen:
+            step = body[row]
+            types = tuple(
+                ValueType(plan.fusion.values[value].dtype, plan.block_shape(loop, value))
+                for value in step.results
+            )
+            call = KernelCall(plan.program, step.opcode, step.attributes, types, self._ranks)
+            out = None
+            if slot is not None:
+                kind, shape = plan.fusion.values[step.results[0]].dtype.numpy, shapes[step.results[0]]
+                part = memory[slot * size : slot * size + math.prod(shape) * kind.itemsize]
+                out = part.view(kind).reshape(shape)
+            yield _BlockStep(plan, step, call, out)
+
+
+_VIEWS = ("bitcast-convert", "broadcast", "convert", "copy", "real", "reshape", "transpose")
+"""Opcodes whose results may lie in the memory of their operands."""
+
+
+def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether numpy has one loop for a step, which writes where it is told."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands, *step.results)}
+    return step.opcode in PLAIN_LOOPS and len(kinds) == 1 and kinds <= _PLAIN
+
+
+_PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
+
+
+class _BlockStep:
+    """A step on the blocks of some ranks."""
+
+    def __init__(
+        self, plan: BlockPlan, step: FusedInstr, call: KernelCall, out: np.ndarray | None
+    ) -> None:
+        self._plan = plan
+        self._step = step
+        self._call = call
+        self._out = out
+        self._is_plain = _plain_loop(step, plan.fusion)
+        self._ndim = 1 + len(call.results[0].shape)
+        if self._is_plain:
+            self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
+            self._is_observed = plan.is_observed(step.results[0])
+
+    def perform(self, values: dict[int, np.ndarray]) -> None:
+        """Compute from blocks of operands, by value, and add the results, or write into theirs."""
+        step = self._step
+        operands = [values[value] for value in step.operands]
+        if self._is_plain:
+            self._plain(values, operands)
+            return
+        if step.opcode == "dot":
+            operands = [np.ascontiguousarray(array) for array in operands]
+        arrays = fused_step(self._call, step, operands)
+        for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
+            if value in values:
+                values[value][...] = array
+            else:
+                typed = array.astype(kind.dtype.numpy, copy=False)
+                is_free = self._plan.is_read_in_any_layout(value)
+                values[value] = typed if is_free else np.ascontiguousarray(typed)
+
+    def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
+        (value,) = self._step.results
+        operands = [
+            array if array.ndim == self._ndim else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
+            for array in operands
+        ]
+        place = values.get(value) if self._out is None else self._out
+        assert place is not None, "a value has memory"
+        out = place
+        if self._needs_rows:
+            operands = [np.ascontiguousarray(array) for array in operands]
+            if not place.flags.c_contiguous:
+                out = np.empty_like(place, order="C")
+        self._function(*operands, out=out)
+        if self._is_observed and has_nan(out):
+            out[...] = canonical_nans(out)
+        if out is not place:
+            place[...] = out
+        values[value] = place
+
+
+def _integers(step: FusedInstr, name: str) -> tuple[int, ...]:
+    value = step.attributes[name]
+    assert isinstance(value, tuple), f"{step.opcode}.{name} is {value!r}"
+    return value
+
+
+def _prefixes(shape: Iterable[int]) -> list[tuple[int, int]]:
+    """Of each dimension how many rows lie before it, and its size."""
+    found, before = [], 1
+    for size in shape:
+        found.append((before, size))
+        before *= size
+    return found
