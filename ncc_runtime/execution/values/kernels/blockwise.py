@@ -17,7 +17,7 @@ import collections
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 import attrs
 import numpy as np
@@ -458,6 +458,12 @@ class _Ranks:
         read = {value for row in loop.steps for value in body[row].operands} - produced
         in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
         local = {value: self._values[value] for value in read if value not in in_memory}
+        varying = []
+        for step in steps:  # what is the same in every block is computed once
+            if step.is_invariant(local.keys() - in_memory, plan.kept):
+                step.perform(local)
+            else:
+                varying.append(step)
         extents = {
             value: tuple(
                 (axis + 1, plan.fusion.values[value].shape[axis] // parts, k)
@@ -474,7 +480,7 @@ class _Ranks:
                 for axis, extent, k in cuts:
                     at[axis] = slice(block[k] * extent, (block[k] + 1) * extent)
                 values[value] = array[tuple(at)]
-            for step in steps:
+            for step in varying:
                 step.perform(values)
 
     def _prepared(self, loop: _Loop, produced: set[int]) -> Iterator["_BlockStep"]:
@@ -553,6 +559,13 @@ class _BlockStep:
         if self._is_plain:
             self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
             self._is_observed = plan.is_observed(step.results[0])
+
+    def is_invariant(self, known: Set[int], kept: Set[int]) -> bool:
+        """Whether the results are those of every block, and may stay: scratch memory may not."""
+        step = self._step
+        return (
+            not self._is_plain and known >= {*step.operands} and not any(v in kept for v in step.results)
+        )
 
     def perform(self, values: dict[int, np.ndarray]) -> None:
         """Compute from blocks of operands, by value, and add the results, or write into theirs."""
