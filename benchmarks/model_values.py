@@ -132,9 +132,7 @@ def mlp_step(a: Mapping[str, Any]) -> Any:
 
 TOKENS = ((8 * 1024, WIDTH), P("data"))
 PROGRAMS = {
-    "block": Program(
-        block_of, {"model": 8}, {"x": ((BATCH, LENGTH, WIDTH), P()), **BLOCK}
-    ),
+    "block": Program(block_of, {"model": 8}, {"x": ((BATCH, LENGTH, WIDTH), P()), **BLOCK}),
     "mlp": Program(
         mlp_step,
         {"data": 8},
@@ -213,7 +211,8 @@ def per_rank(model: ncc_runtime.Model, arrays: Mapping[str, np.ndarray]) -> list
     flat = jax.tree.leaves(dict(arrays))  # in the order of parameters
     assert len(flat) == len(program.inputs), "no argument is dropped"
     return [
-        np.ascontiguousarray(array) if array.shape == program.tensors[tensor].shape
+        np.ascontiguousarray(array)
+        if array.shape == program.tensors[tensor].shape
         else np.ascontiguousarray(checked_input(program, number, array))
         for number, (array, tensor) in enumerate(zip(flat, program.inputs, strict=True))
     ]
@@ -259,8 +258,13 @@ def where(name: str, level: int) -> str:
     start = time.thread_time()
     model.run(seed=0, clock=False, threads=1)
     total = time.thread_time() - start
-    lines = [f"{seconds * 1e3:9.1f} ms {calls[text]:4} x {text}" for text, seconds in taken.most_common(20)]
-    lines.append(f"{(total - sum(taken.values())) * 1e3:9.1f} ms        all else, of {total * 1e3:.1f}")
+    lines = [
+        f"{seconds * 1e3:9.1f} ms {calls[text]:4} x {text}"
+        for text, seconds in taken.most_common(20)
+    ]
+    lines.append(
+        f"{(total - sum(taken.values())) * 1e3:9.1f} ms        all else, of {total * 1e3:.1f}"
+    )
     return "\n".join(lines)
 
 

@@ -42,7 +42,8 @@ SOFTMAX = """  q = {t}[4,16,2,8] parameter(0)
   k = {t}[4,16,2,8] parameter(1)
   zero = {t}[] constant(0)
   low = {t}[] constant(-inf)
-  s = {t}[4,2,16,16] dot(q, k), lhs_batch_dims={{0,2}}, rhs_batch_dims={{0,2}}, lhs_contracting_dims={{3}}, rhs_contracting_dims={{3}}
+  s = {t}[4,2,16,16] dot(q, k), lhs_batch_dims={{0,2}}, rhs_batch_dims={{0,2}},
+    lhs_contracting_dims={{3}}, rhs_contracting_dims={{3}}
   m = {t}[4,2,16] reduce(s, low), dimensions={{3}}, to_apply=max
   mw = {t}[4,2,16,16] broadcast(m), dimensions={{0,1,2}}
   d = {t}[4,2,16,16] subtract(s, mw)
@@ -50,7 +51,8 @@ SOFTMAX = """  q = {t}[4,16,2,8] parameter(0)
   l = {t}[4,2,16] reduce(e, zero), dimensions={{3}}, to_apply=add
   lw = {t}[4,2,16,16] broadcast(l), dimensions={{0,1,2}}
   p = {t}[4,2,16,16] divide(e, lw)
-  ROOT o = {t}[4,2,16,8] dot(p, k), lhs_batch_dims={{0,1}}, rhs_batch_dims={{0,2}}, lhs_contracting_dims={{3}}, rhs_contracting_dims={{1}}"""
+  ROOT o = {t}[4,2,16,8] dot(p, k), lhs_batch_dims={{0,1}}, rhs_batch_dims={{0,2}},
+    lhs_contracting_dims={{3}}, rhs_contracting_dims={{1}}"""
 
 COLUMNS = """  x = {t}[24,40] parameter(0)
   w = {t}[40,24] parameter(1)
@@ -120,6 +122,8 @@ def test_blocks_of_a_fusion_have_the_bits_of_its_steps(monkeypatch, body):
 
 
 def test_elementwise_steps_behind_a_product_are_cut():
-    program = loaded(COLUMNS.replace("24,24] transpose(h), dimensions={{1,0}}", "24,24] add(h, h)"), "f32").executable.program
+    program = loaded(
+        COLUMNS.replace("24,24] transpose(h), dimensions={{1,0}}", "24,24] add(h, h)"), "f32"
+    ).executable.program
     plans = [blockwise.BlockPlan(program, fusion) for fusion in program.fusions]
     assert any(loop.steps for plan in plans for level in plan.levels for loop in level.loops)

@@ -39,8 +39,9 @@ from ncc_runtime.neff.program import (
 )
 from ncc_runtime.neff.table import Instr
 
-BLOCK_BYTES = 128 * 1024
-"""Of the largest value of a loop; a few of them fit into a core's cache."""
+BLOCK_BYTES = 512 * 1024
+"""Of the largest value of a loop: a few of them fit into the last cache (measured: with 128 KiB the
+calls take as long again as their work)."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
@@ -109,7 +110,9 @@ class BlockPlan:
         types = self.fusion.values
         result = step.results[0]
         shape = types[result].shape
-        every = [(value, axis) for value in step.operands for axis in range(len(types[value].shape))]
+        every = [
+            (value, axis) for value in step.operands for axis in range(len(types[value].shape))
+        ]
         if step.opcode == CONSTANT:
             return [], []
         pairs: list[tuple[_Axis, _Axis]] = []
@@ -121,8 +124,11 @@ class BlockPlan:
             (operand,), dimensions = step.operands, _integers(step, "dimensions")
             for k, dimension in enumerate(dimensions):
                 is_broadcast = step.opcode == "broadcast"
-                pairs.append(((operand, k), (result, dimension)) if is_broadcast
-                             else ((operand, dimension), (result, k)))
+                pairs.append(
+                    ((operand, k), (result, dimension))
+                    if is_broadcast
+                    else ((operand, dimension), (result, k))
+                )
         elif step.opcode == "reshape":
             places = _prefixes(shape)
             for axis, place in enumerate(_prefixes(types[step.operands[0]].shape)):
@@ -180,7 +186,9 @@ class BlockPlan:
             for axis in range(len(types[value].shape)):
                 root = axes.find((value, axis))
                 if value in members[root]:  # two dimensions of it belong together
-                    stuck[root] |= {r for r in rows if value in (*body[r].operands, *body[r].results)}
+                    stuck[root] |= {
+                        r for r in rows if value in (*body[r].operands, *body[r].results)
+                    }
                 members[root][value] = axis
         for row in rows:
             for axis in relations[row][1]:
@@ -188,7 +196,9 @@ class BlockPlan:
 
         def price(root: object) -> tuple[int, int]:
             """Bytes that go through memory, and how scattered a block lies."""
-            whole = {value for row in stuck[root] for value in (*body[row].operands, *body[row].results)}
+            whole = {
+                value for row in stuck[root] for value in (*body[row].operands, *body[row].results)
+            }
             produced = {value for row in rows for value in body[row].results}
             uncut = produced - members[root].keys()
             both = sum(types[value].size_bytes for value in (*whole, *uncut))
@@ -211,7 +221,8 @@ class BlockPlan:
                 if room <= BLOCK_BYTES and chosen:
                     break
                 number = next(
-                    n for n in range(1, size + 1)
+                    n
+                    for n in range(1, size + 1)
                     if size % n == 0 and (room // n <= BLOCK_BYTES or n == size)
                 )
                 if number > 1 or not chosen:
@@ -229,10 +240,12 @@ class BlockPlan:
         }
         loop = _Loop(
             tuple(
-                row for row in rows
+                row
+                for row in rows
                 if row not in left_whole and any(value in cut for value in body[row].results)
             ),
-            tuple(parts), cut,
+            tuple(parts),
+            cut,
         )
         sliced = [row for row in loop.steps if body[row].opcode == "dot"]
         misfits = [row for row in sliced if not self._is_alike(body[row], loop)]
@@ -257,7 +270,9 @@ class BlockPlan:
 
     def _levels(self) -> tuple[_Level, ...]:
         loop_of = {row: number for number, loop in enumerate(self._cut) for row in loop.steps}
-        made_by = {value: row for row, step in enumerate(self.fusion.body) for value in step.results}
+        made_by = {
+            value: row for row, step in enumerate(self.fusion.body) for value in step.results
+        }
         level: list[int] = []
         for row, step in enumerate(self.fusion.body):
             before = [made_by[value] for value in step.operands if value in made_by]
@@ -291,7 +306,9 @@ class BlockPlan:
             for number, loop in enumerate(level.loops)
             for row in loop.steps
         }
-        made_by = {value: row for row, step in enumerate(self.fusion.body) for value in step.results}
+        made_by = {
+            value: row for row, step in enumerate(self.fusion.body) for value in step.results
+        }
         for row, step in enumerate(self.fusion.body):
             for value in step.operands:
                 if value in made_by and home.get(made_by[value]) != home.get(row):
@@ -487,7 +504,9 @@ class _Ranks:
         """Steps with the scratch memory that they write."""
         plan = self._plan
         body = plan.fusion.body
-        last = {value: row for row in loop.steps for value in (*body[row].operands, *body[row].results)}
+        last = {
+            value: row for row in loop.steps for value in (*body[row].operands, *body[row].results)
+        }
         shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in produced}
         size = max(
             math.prod(shapes[value]) * plan.fusion.values[value].dtype.numpy.itemsize
@@ -512,9 +531,8 @@ class _Ranks:
                 count = max(count, slot + 1)
                 slots[step.results[0]] = slot
             chosen.append((row, slot))
-            for value in {*step.operands, *step.results}:
-                if last[value] == row and value in slots and value not in seen_through:
-                    free.append(slots.pop(value))
+            ends = (value for value in {*step.operands, *step.results} if last[value] == row)
+            free += [slots.pop(k) for k in ends if k in slots and k not in seen_through]
         memory = _SCRATCH.of(count * size)
         for row, slot in chosen:
             step = body[row]
@@ -525,7 +543,10 @@ class _Ranks:
             call = KernelCall(plan.program, step.opcode, step.attributes, types, self._ranks)
             out = None
             if slot is not None:
-                kind, shape = plan.fusion.values[step.results[0]].dtype.numpy, shapes[step.results[0]]
+                kind, shape = (
+                    plan.fusion.values[step.results[0]].dtype.numpy,
+                    shapes[step.results[0]],
+                )
                 part = memory[slot * size : slot * size + math.prod(shape) * kind.itemsize]
                 out = part.view(kind).reshape(shape)
             yield _BlockStep(plan, step, call, out)
@@ -564,7 +585,9 @@ class _BlockStep:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
-            not self._is_plain and known >= {*step.operands} and not any(v in kept for v in step.results)
+            not self._is_plain
+            and known >= {*step.operands}
+            and not any(v in kept for v in step.results)
         )
 
     def perform(self, values: dict[int, np.ndarray]) -> None:
@@ -588,7 +611,9 @@ class _BlockStep:
     def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
         (value,) = self._step.results
         operands = [
-            array if array.ndim == self._ndim else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
+            array
+            if array.ndim == self._ndim
+            else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
             for array in operands
         ]
         place = values.get(value) if self._out is None else self._out
