@@ -235,7 +235,7 @@ def seeded(name: str, level: int, threads: int) -> str:
 
 
 def where(name: str, level: int) -> str:
-    """Processor time of a run by opcode, on one thread: each instruction timed as its devices perform it."""
+    """Processor time of a run by instruction, on one thread, as the devices perform each."""
     model, _ = loaded(PROGRAMS[name], level)
     taken: collections.Counter[str] = collections.Counter()
     calls: collections.Counter[str] = collections.Counter()

@@ -191,8 +191,8 @@ class BlockPlan:
                     }
                 members[root][value] = axis
         for row in rows:
-            for axis in relations[row][1]:
-                stuck[axes.find(axis)].add(row)
+            for place in relations[row][1]:
+                stuck[axes.find(place)].add(row)
 
         def price(root: object) -> tuple[int, int]:
             """Bytes that go through memory, and how scattered a block lies."""
