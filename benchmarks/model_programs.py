@@ -517,16 +517,19 @@ def zero1_update(sizes: Llama, layers: int, dp: int, tp: int, rule: str) -> Prog
     )
 
 
-def replicated_update(sizes: Bert, layers: int, dp: int, rule: str, dtype: Any) -> Program:
-    """The update after the last microbatch, where every data-parallel rank has the whole state."""
+def replicated_update(sizes: Bert, layers: int, dp: int, rule: str) -> Program:
+    """The update after the last microbatch, where every data-parallel rank has the whole state.
+
+    Gradients, weights and moments are float32.
+    """
     tree = _tree(sizes, layers)
     specs = _specs(tree)
     by_data = jax.tree.map(lambda _: P("dp"), specs)
     gradients = jax.tree.map(
-        lambda item: jax.ShapeDtypeStruct((dp, *item[0]), dtype), tree, is_leaf=_is_entry
+        lambda item: jax.ShapeDtypeStruct((dp, *item[0]), F32), tree, is_leaf=_is_entry
     )
     in_specs = (by_data, specs, specs, specs, P())
-    out_specs = (specs, specs, specs, specs)
+    out_specs = (specs, specs, specs)
 
     @functools.partial(jax.shard_map, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     def step(sums: Any, weights: Any, means: Any, squares: Any, rate: Any) -> Any:
@@ -536,8 +539,7 @@ def replicated_update(sizes: Bert, layers: int, dp: int, rule: str, dtype: Any) 
             lambda w, g, m, s: RULES[rule](w, g * clipping, m, s, rate),
             *(weights, mean, means, squares),
         )
-        weights, means, squares = _untupled(new)
-        return jax.tree.map(lambda w: w.astype(dtype), weights), weights, means, squares
+        return _untupled(new)
 
     state = _shapes(tree, F32)
     return Program(
@@ -560,7 +562,7 @@ def _mean_of_all(sums: Any, dp: int) -> Any:
     flat = [*(leaf.reshape(-1) for leaf in leaves), jnp.zeros(missing, leaves[0].dtype)]
     bucket = lax.psum(jnp.concatenate(flat), "dp") / dp
     parts = [
-        lax.slice(bucket, (end - leaf.size,), (end,)).reshape(leaf.shape[1:]).astype(F32)
+        lax.slice(bucket, (end - leaf.size,), (end,)).reshape(leaf.shape[1:])
         for leaf, end in zip(leaves, ends.tolist(), strict=True)
     ]
     return jax.tree.unflatten(tree, parts)

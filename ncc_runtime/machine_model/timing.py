@@ -180,7 +180,7 @@ class TimingModel:
         return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:
-        """Flops (Tensor) or elements (others) a rank's engine does in a second at its peak; 0: none.
+        """Flops (Tensor) or elements (others) a second at an engine's peak, of a rank; 0: none.
 
         A type without a peak of its own runs at float32's, floats of 4 and 6 bits at that of 8, and
         elements wider than 4 bytes count as several of 4 (assumed).
