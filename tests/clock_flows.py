@@ -5,8 +5,9 @@ instant, by progressive filling over all parts (Bertsekas and Gallager, Data Net
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
 from fractions import Fraction
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -18,6 +19,7 @@ from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.durations import duration_of
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.neff.work.instructions import works_of
+from ncc_runtime.neff.work.work import Work
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6
@@ -269,11 +271,16 @@ def engine_uses(parts: Parts, rank: int) -> Mapping[Part, int]:
     return {int(parts.stack[rank]): 1, ("all", rank): 1}
 
 
+_WORKS: MutableMapping[InstrTable, tuple[list[Work], np.ndarray]] = WeakKeyDictionary()
+
+
 def instruction_costs(
     executable: Executable, model: TimingModel, queue: EngineQueue, row: int
 ) -> tuple[int, int, int]:
     """Overhead and work of an instruction at full speed in ps, and its bytes."""
-    one = InstrTable.from_rows([queue.table[row]])
-    ((work,), _) = works_of(executable.program, queue.engine, one)
+    if queue.table not in _WORKS:
+        _WORKS[queue.table] = works_of(executable.program, queue.engine, queue.table)
+    works, index = _WORKS[queue.table]
+    work = works[index[row]]
     time = duration_of(work, model.speeds)
     return model.instruction_ps(queue.engine) + time.start_ps, time.work_ps, work.traffic
