@@ -528,11 +528,14 @@ def _engines(spec: Spec) -> Mapping[str, EngineRates]:
             if clock * lanes > 4 * LARGEST:
                 reason = f"{clock * lanes} elements a second are more than 4 x 10^15"
                 raise spec.error(f"engine.{name}.elements_per_cycle", reason)
-            factors = (
-                spec.number_or(f"engine.{name}.{factor}", 1)
-                for factor in ("narrow_factor", "narrow_pair_factor")
+            key = f"engine.{name}.{{}}".format
+            rates[name] = EngineRates(
+                clock,
+                lanes,
+                MappingProxyType({}),
+                spec.number_or(key("narrow_factor"), 1),
+                spec.number_or(key("narrow_pair_factor"), 1),
             )
-            rates[name] = EngineRates(clock, lanes, MappingProxyType({}), *factors)
     return MappingProxyType(rates)
 
 
