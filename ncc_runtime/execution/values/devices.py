@@ -538,6 +538,13 @@ class Devices:
         results = compute(one.call, operands)
         if keeps:
             results = [np.array(result) for result in results]
+        elif one.overlaps:
+            # a result may be an operand as it is, which must outlive the writing of the others
+            memory = self.arena.bytes
+            results = [
+                result.copy() if np.may_share_memory(result, memory) else result
+                for result in results
+            ]
         return functools.partial(self._write, one.results, one.rows, ranks, results)
 
     def _instruction(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> "_Instruction":
@@ -562,7 +569,8 @@ class Devices:
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        one = _Instruction(call, instr.operands, instr.results, rows, updates)
+        overlaps = len(instr.results) > 1 and _share_memory(program, instr.operands, instr.results)
+        one = _Instruction(call, instr.operands, instr.results, rows, updates, overlaps)
         if is_run:
             self._instructions[key] = one
         return one
@@ -591,6 +599,7 @@ class _Instruction:
     results: Sequence[int]
     rows: slice | np.ndarray  # of the ranks
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
+    overlaps: bool  # some of several results lie where operands do
 
 
 @attrs.frozen(eq=False)
