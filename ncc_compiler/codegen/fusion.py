@@ -242,7 +242,9 @@ class _Rows:
             case op if op in _FORWARDS:
                 values = operands
             case _:
-                selected = selected_instr(self._module, node, self._place)
+                selected = selected_instr(
+                    self._module, node, lambda region: self._places[region.name]
+                )
                 kinds, attributes = leaves(node.type), selected.attributes
                 values = self._row(position, selected.opcode, operands, kinds, attributes)
                 if node.op != "broadcast":  # engines read through other access patterns
@@ -258,9 +260,6 @@ class _Rows:
             else self._row(self._root, "copy", (value,), [self.types[value]])[0]
             for value in self._values[self._root]
         )
-
-    def _place(self, region: Computation) -> int:
-        return self._places[region.name]
 
     def _reshaped(self, position: int, operands: Values) -> Values:
         node = self._nodes[position]

@@ -33,7 +33,7 @@ from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.analyses import live_ranges_of
 from ncc_compiler.overlap.clusters import Cluster, Clustering, NodeRole, roles_of
-from ncc_compiler.overlap.fuse import fused, running_computations
+from ncc_compiler.overlap.fuse import fused, rewrite_running
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.overlap.tiles import fits, tiling
@@ -72,13 +72,13 @@ class FuseAttention(Pass):
     def run(self, module: Module) -> Module:
         if not self.enabled:
             return module
-        running = running_computations(module)
-        computations: dict[str, Computation] = {}
-        for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(node.op == "fusion" for node in body.nodes):
-                body = _with_attention_fused(module, body, computations)
-            computations[name] = body
-        return with_computations(module, computations)
+
+        def with_fusions(body: Computation, computations: dict[str, Computation]) -> Computation:
+            if any(node.op == "fusion" for node in body.nodes):
+                return body
+            return _with_attention_fused(module, body, computations)
+
+        return with_computations(module, rewrite_running(module, with_fusions))
 
 
 def _with_attention_fused(
