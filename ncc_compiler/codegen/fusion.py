@@ -27,6 +27,7 @@ from ncc_compiler.codegen.regions import (
 from ncc_compiler.codegen.select import REGIONS
 from ncc_compiler.ir.graph import Callee, Computation, Module, Node, SourceFrame
 from ncc_compiler.ir.identity_memo import IdentityMemo
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
@@ -42,7 +43,7 @@ from ncc_runtime.neff.work.instructions import phases_of_fusion
 
 Values = tuple[int, ...]
 
-_FORWARDS = frozenset({"tuple", "opt-barrier", "optimization-barrier"})
+_FORWARDS = BARRIERS | {"tuple"}
 _READ_IN_PART = frozenset({"dynamic-slice", "gather"})
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node, Padding
-from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops import BARRIERS, OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.overlap import tiles
 from ncc_compiler.overlap.analyses import (
@@ -43,7 +43,6 @@ from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.rebuild import users_of
 from ncc_runtime.neff.isa import OPCODES, Shape
 
-_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
 _VIEWS = frozenset({"reshape", "bitcast"})
 _NAMES = frozenset({"tuple", "get-tuple-element", "after-all"})
 _ELEMENTWISE = frozenset(
@@ -281,7 +280,7 @@ class _Walk:
             for reader in readers:
                 self._writers.setdefault(reader, []).append(writer)
         collectives = [p for p, node in enumerate(body.nodes) if OPS[node.op].collective]
-        barriers = [p for p, node in enumerate(body.nodes) if node.op in _BARRIERS]
+        barriers = [p for p, node in enumerate(body.nodes) if node.op in BARRIERS]
         self._before = ancestors_among(body, [*collectives, *barriers])
         self._leads_to = descendants_among(body, collectives)
         # How many heavy operations come before a node: in program order, in that of ranks.
