@@ -138,13 +138,13 @@ class _Fusing:
         for position in self._order(clusters):
             if position in clusters:
                 self._add(clusters[position])
-            elif self._clustering.stands[position]:
+            elif self._clustering.unfused[position]:
                 rebuild.new_ids[position] = rebuild.add(rebuild.rewired(nodes[position]))
         return rebuild.finish()
 
     def _order(self, clusters: Mapping[int, Cluster]) -> list[int]:
         """The old positions, clusters at their place, each behind what it uses."""
-        nodes, stands = self._body.nodes, self._clustering.stands
+        nodes, unfused = self._body.nodes, self._clustering.unfused
         place = {p: at for at, cluster in clusters.items() for p in cluster.results}
         runs_at: dict[int, list[int]] = {}  # where the nodes of clusters, copies too, are computed
         for at, cluster in clusters.items():
@@ -152,7 +152,7 @@ class _Fusing:
                 runs_at.setdefault(position, []).append(at)
         uses: list[list[int]] = [[] for _ in nodes]
         for position, node in enumerate(nodes):
-            if stands[position]:
+            if unfused[position]:
                 uses[position] = [place.get(operand, operand) for operand in node.operands]
         for at, cluster in clusters.items():
             uses[at] = [place.get(operand, operand) for operand in self._operands(cluster)]
@@ -165,7 +165,7 @@ class _Fusing:
 
     def _all_places(self, position: int, runs_at: Mapping[int, list[int]]) -> list[int]:
         """Where a node is computed: in clusters, by itself, or both."""
-        alone = [position] if self._clustering.stands[position] else []
+        alone = [position] if self._clustering.unfused[position] else []
         return alone + runs_at.get(position, [])
 
     def _operands(self, cluster: Cluster) -> list[NodeId]:
