@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from ncc_compiler.codegen.costs import checked_costs, costs
+from ncc_compiler.codegen.costs import READ_IN_PART, checked_costs, costs
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.lowered import InstructionCosts, LoweredFusion
 from ncc_compiler.codegen.parameters import origin_of
@@ -44,7 +44,6 @@ from ncc_runtime.neff.work.instructions import phases_of_fusion
 Values = tuple[int, ...]
 
 _FORWARDS = BARRIERS | {"tuple"}
-_READ_IN_PART = frozenset({"dynamic-slice", "gather"})
 
 
 @attrs.frozen
@@ -312,7 +311,7 @@ def _costs_of(computation: Computation, rows: _Rows, results: Values) -> Instruc
         for place, value in enumerate(row.operands):
             if value >= rows.parameters:
                 continue
-            if row.opcode in _READ_IN_PART and place == 0:
+            if row.opcode in READ_IN_PART and place == 0:
                 in_part[value] += rows.types[row.results[0]].size_bytes
             else:
                 read[value] = rows.types[value].size_bytes

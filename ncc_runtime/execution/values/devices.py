@@ -141,12 +141,12 @@ class Devices:
     def load(
         self,
         inputs: Iterable[np.ndarray],
-        again: Container[int] = (),
+        unchanged: Container[int] = (),
         tape: Tape | None = None,
     ) -> None:
         """Write parameters, each [ranks, *shape], and constants.
 
-        Those `again`, by number, are the same in the next step, whatever a run writes over them.
+        Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a `tape` is played next, and `release` called behind it, inputs may be read where they
         are, and outputs be written where the caller gets them.
         """
@@ -165,7 +165,7 @@ class Devices:
             if tensor in borrowed and self._move(tensor, array):
                 continue
             self._views[tensor][rows] = array
-            if number in again and tensor in on_inputs.values():
+            if number in unchanged and tensor in on_inputs.values():
                 self._overwritten[number] = self._views[tensor][rows].copy()
         if tape is None or not self._has_constants:  # what plays a tape writes none
             self._load_constants()
