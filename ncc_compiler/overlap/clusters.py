@@ -42,6 +42,7 @@ from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.rebuild import users_of
 from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.work.work import PARTITIONS
 
 _VIEWS = frozenset({"reshape", "bitcast"})
 _NAMES = frozenset({"tuple", "get-tuple-element", "after-all"})
@@ -484,7 +485,7 @@ class _Walk:
     def _is_held(self, node: Node) -> bool:
         """Whether SBUF could hold what a reduction reads, of which its readers may be made, too."""
         array = self._body.nodes[node.operands[0]].array
-        rows = min(node.array.elements, tiles.PARTITIONS)
+        rows = min(node.array.elements, PARTITIONS)
         row_bytes = array.size_bytes // max(1, node.array.elements)
         return rows * row_bytes <= tiles.TILE_BYTES
 

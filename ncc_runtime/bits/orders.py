@@ -87,8 +87,8 @@ def orders(
     placeholders = executable.program.placeholders
     reducing = {
         number
-        for number, placeholder in enumerate(placeholders)
-        if placeholder.op.reduces and (wanted is None or number in wanted)
+        for number in (range(len(placeholders)) if wanted is None else wanted)
+        if placeholders[number].op.reduces
     }
     found: dict[int, CollectiveOrder] = {}
     shown = {n for n in reducing if not sums_of(placeholders[n]).arithmetic.is_exact}
