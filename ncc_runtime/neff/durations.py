@@ -7,11 +7,11 @@ import attrs
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work.work import LANES, Mode, Work, WorkPhase
+from ncc_runtime.neff.work.work import PARTITIONS, Mode, Work, WorkPhase
 
 PS_PER_S = 10**12
 
-FLOPS_PER_CYCLE = 2 * LANES * LANES
+FLOPS_PER_CYCLE = 2 * PARTITIONS * PARTITIONS
 """What the Tensor engine's array multiplies and adds in a cycle."""
 
 
@@ -109,7 +109,7 @@ def _generic() -> Speeds:
     quick = {Mode.FULL: 1, Mode.NARROW: 4, Mode.NARROW_PAIR: 2}
     return Speeds(
         elements_per_s={
-            (engine, mode): LANES * 10**9 * (times if engine is Engine.VECTOR else 1)
+            (engine, mode): PARTITIONS * 10**9 * (times if engine is Engine.VECTOR else 1)
             for engine in (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
             for mode, times in quick.items()
         },

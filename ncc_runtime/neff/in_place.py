@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import Fusion
+from ncc_runtime.neff.program import FusedInstr, Fusion
 
 _ELEMENTWISE = frozenset({Shape.UNARY, Shape.BINARY, Shape.TERNARY, Shape.MAP})
 
@@ -74,6 +74,17 @@ def _goes_tile_by_tile(fusion: Fusion, whole: ArrayLike) -> bool:
         if row.opcode in _MOVES:  # of all elements they might change their order
             if fusion.values[row.operands[0]].elements == elements:
                 return False
-        elif row.opcode not in _MADE and OPCODES[row.opcode].shape not in _ELEMENTWISE:
+        elif row.opcode not in _MADE and not _is_elementwise(fusion, row):
             return False
     return True
+
+
+def _is_elementwise(fusion: Fusion, row: FusedInstr) -> bool:
+    """Whether each element of a row's results is made of those in its place, and of scalars.
+
+    A cast between types of different sizes is not: it makes one element of several, or several.
+    """
+    shape = fusion.values[row.results[0]].shape
+    return OPCODES[row.opcode].shape in _ELEMENTWISE and all(
+        fusion.values[operand].shape in (shape, ()) for operand in row.operands
+    )

@@ -5,7 +5,10 @@ import random
 from collections import Counter
 
 import numpy as np
+import pytest
 
+import ncc_compiler
+import ncc_runtime
 from ncc_runtime.neff.in_place import may_overwrite
 from ncc_runtime.neff.isa import FUSION
 from ncc_runtime.neff.program import FusedInstr, Fusion, ValueType
@@ -136,3 +139,41 @@ def test_a_fusion_that_may_write_over_an_operand_has_read_what_it_needs() -> Non
         found[allowed, safe] += 1
     assert found[True, True] > 200  # it is used
     assert found[False, False] > 30  # and there is what it must refuse
+
+
+def test_a_cast_that_makes_one_element_of_several_is_not_done_in_place() -> None:
+    whole, packed = ValueType(DType.U8, (4, 4)), ValueType(DType.F32, (4,))
+    spread = ValueType(DType.F32, (4, 4))
+    body = (
+        FusedInstr("bitcast-convert", (1,), (0,), {}),
+        FusedInstr("broadcast", (2,), (1,), {"dimensions": (1,)}),
+        FusedInstr("convert", (3,), (2,), {}),
+    )
+    fusion = Fusion("f", (whole, packed, spread, whole), 1, body, (3,))
+    assert not may_overwrite(FUSION, [whole], [whole], 0, 0, fusion)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_results_that_change_places_with_operands_are_read_before_any_is_written(
+    ranks: int,
+) -> None:
+    text = f"""HloModule m, num_partitions={ranks},
+        input_output_alias={{ {{0}}: (0, {{}}, may-alias), {{1}}: (1, {{}}, may-alias) }}
+      ENTRY e {{
+        x = s32[4,6] parameter(0)
+        y = f32[4,6] parameter(1)
+        a = s32[4,6] bitcast-convert(y)
+        b = f32[4,6] bitcast-convert(x)
+        c = s32[4,6] convert(b)
+        d = s32[4,6] add(a, c)
+        ROOT r = (s32[4,6], f32[4,6], s32[4,6]) tuple(a, b, d)
+      }}"""
+    neff = ncc_compiler.compile_text(text)
+    assert [neff.program.address(tensor) for tensor in neff.program.outputs[:2]] == [
+        neff.program.address(tensor) for tensor in neff.program.inputs
+    ]
+    x = np.arange(24 * ranks, dtype=np.int32).reshape(ranks, 4, 6)
+    y = -x.astype(np.float32)
+    for shuffle in (None, 1):
+        a, b, _ = ncc_runtime.load(neff).run([x, y], checked=True, shuffle_seed=shuffle).outputs
+        assert (a.tobytes(), b.tobytes()) == (y.tobytes(), x.tobytes())

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ncc_compiler
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.neff.durations import GENERIC, duration_of, engine_of
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import (
@@ -20,7 +22,7 @@ from ncc_runtime.neff.program import (
 )
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.work.dataflow import Dataflow
-from ncc_runtime.neff.work.instructions import work_of_fusion
+from ncc_runtime.neff.work.instructions import work_of_fusion, works_of
 from ncc_runtime.neff.work.moves import work_of_move
 from ncc_runtime.neff.work.phases import work_of_rows
 from ncc_runtime.neff.work.row_costs import TABLE_FUNCTIONS
@@ -466,3 +468,29 @@ def test_tiles_bound_what_is_loaded_before_work_begins() -> None:
     body = softmax(4096, 4096)
     assert body.work(len(body.values) - 1).tile == Fraction(128, 4096)
     assert math.isclose(float(work.tile), 1 / 256)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_what_reads_one_array_twice_is_not_priced_as_what_reads_two(order: tuple[int, int]) -> None:
+    pairs = ["x, x", "x, y"]
+    first, second = (f"(f32[8], f32[8]) reduce({pairs[k]}, z, z)" for k in order)
+    text = f"""HloModule m
+      sums {{
+        a = f32[] parameter(0)  b = f32[] parameter(1)  c = f32[] parameter(2)
+        d = f32[] parameter(3)  s = f32[] add(a, c)  t = f32[] add(b, d)
+        ROOT r = (f32[], f32[]) tuple(s, t)
+      }}
+      ENTRY e {{
+        x = f32[8,900] parameter(0)  y = f32[8,900] parameter(1)  z = f32[] constant(0)
+        p = {first}, dimensions={{1}}, to_apply=sums
+        q = {second}, dimensions={{1}}, to_apply=sums
+        ROOT r = ((f32[8], f32[8]), (f32[8], f32[8])) tuple(p, q)
+      }}"""
+    program = ncc_compiler.compile_text(text, options=CompileOptions(level=0)).program
+    (engine,) = (
+        engine for engine, table in program.queues.items() if "reduce" in table.opcode_names
+    )
+    works, index = works_of(program, engine, program.queues[engine])
+    read = [works[number].bytes_read for number in index[:2].tolist()]
+    array, zero = 8 * 900 * 4, 4
+    assert read == [(array, 2 * array)[k] + zero for k in order]

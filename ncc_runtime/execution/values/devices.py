@@ -141,12 +141,12 @@ class Devices:
     def load(
         self,
         inputs: Iterable[np.ndarray],
-        again: Container[int] = (),
+        unchanged: Container[int] = (),
         tape: Tape | None = None,
     ) -> None:
         """Write parameters, each [ranks, *shape], and constants.
 
-        Those `again`, by number, are the same in the next step, whatever a run writes over them.
+        Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a `tape` is played next, and `release` called behind it, inputs may be read where they
         are, and outputs be written where the caller gets them.
         """
@@ -165,7 +165,7 @@ class Devices:
             if tensor in borrowed and self._move(tensor, array):
                 continue
             self._views[tensor][rows] = array
-            if number in again and tensor in on_inputs.values():
+            if number in unchanged and tensor in on_inputs.values():
                 self._overwritten[number] = self._views[tensor][rows].copy()
         if tape is None or not self._has_constants:  # what plays a tape writes none
             self._load_constants()
@@ -538,6 +538,13 @@ class Devices:
         results = compute(one.call, operands)
         if keeps:
             results = [np.array(result) for result in results]
+        elif one.overlaps:
+            # a result may be an operand as it is, which must outlive the writing of the others
+            memory = self.arena.bytes
+            results = [
+                result.copy() if np.may_share_memory(result, memory) else result
+                for result in results
+            ]
         return functools.partial(self._write, one.results, one.rows, ranks, results)
 
     def _instruction(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> "_Instruction":
@@ -562,7 +569,8 @@ class Devices:
             results=tuple(program.tensors[tensor] for tensor in instr.results),
             ranks=ranks,
         )
-        one = _Instruction(call, instr.operands, instr.results, rows, updates)
+        overlaps = len(instr.results) > 1 and _share_memory(program, instr.operands, instr.results)
+        one = _Instruction(call, instr.operands, instr.results, rows, updates, overlaps)
         if is_run:
             self._instructions[key] = one
         return one
@@ -591,6 +599,7 @@ class _Instruction:
     results: Sequence[int]
     rows: slice | np.ndarray  # of the ranks
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
+    overlaps: bool  # some of several results lie where operands do
 
 
 @attrs.frozen(eq=False)

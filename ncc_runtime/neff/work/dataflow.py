@@ -9,7 +9,7 @@ from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Region, Typed
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.work.tensor_engine import is_product_row, wider
-from ncc_runtime.neff.work.work import LANES
+from ncc_runtime.neff.work.work import PARTITIONS
 
 _FREE_VIEWS = frozenset({"reshape"})
 
@@ -140,8 +140,8 @@ class Dataflow:
             if row.opcode == "reduce" and self.is_along_rows(row) and not self.is_sum(row):
                 elements = self.values[row.operands[0]].elements
                 kept = self.values[row.results[0]].elements
-                if 0 < kept < LANES:
-                    counted[elements] = elements // kept * LANES
+                if 0 < kept < PARTITIONS:
+                    counted[elements] = elements // kept * PARTITIONS
         return counted
 
     def elements_of(self, value: int) -> int:

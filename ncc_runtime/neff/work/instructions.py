@@ -45,7 +45,8 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
         used = tensors[first:last]
         operands = used[results:]
         # a product of an array with itself reads one array
-        same = tuple(map(operands.index, operands)) if 1 < len(operands) < 4 else ()
+        is_each_once = len(set(operands)) == len(operands)
+        same = () if is_each_once else tuple(map(operands.index, operands))
         kept = kept_by_row.get(row)
         key = (
             *(opcode, attribute, results, same, tuple([kind[tensor] for tensor in used])),

@@ -7,7 +7,7 @@ from ncc_runtime.neff.program import FusedInstr
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.moves import READ_IN_PART, bytes_of_dma, contiguous_bytes
 from ncc_runtime.neff.work.row_costs import Costs
-from ncc_runtime.neff.work.work import LANES, SBUF_BYTES, TILE_COLUMNS
+from ncc_runtime.neff.work.work import PARTITIONS, SBUF_BYTES, TILE_COLUMNS
 
 
 def tile_of(flow: Dataflow, costs: Costs, level: Sequence[int]) -> tuple[Fraction, int]:
@@ -17,11 +17,11 @@ def tile_of(flow: Dataflow, costs: Costs, level: Sequence[int]) -> tuple[Fractio
     of as many as fit into half of SBUF. If not even one row fits, every phase reads operands.
     """
     most = max((value.elements for value in flow.values), default=1)
-    tile, row = Fraction(LANES * TILE_COLUMNS, max(1, most)), Fraction(0)
+    tile, row = Fraction(PARTITIONS * TILE_COLUMNS, max(1, most)), Fraction(0)
     for number, instr in enumerate(flow.rows):
         if instr.opcode == "reduce" and level[number] < max(level):
             kept = max(1, flow.values[instr.results[0]].elements)
-            tile, row = max(tile, Fraction(LANES, kept)), max(row, Fraction(1, kept))
+            tile, row = max(tile, Fraction(PARTITIONS, kept)), max(row, Fraction(1, kept))
     room = Fraction(SBUF_BYTES // 2, max(1, _live_bytes(flow, costs)))
     passes = max(level, default=0) + 1 if row > room else 1
     return min(Fraction(1), tile, room), passes
