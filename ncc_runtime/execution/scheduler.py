@@ -306,6 +306,13 @@ class RowBatch:
     collective: AtOnce | None = None  # performed at once, by the groups
     groups: tuple[int, ...] = ()  # of the collective, by number, ascending
 
+    def count(self) -> int:
+        """How many rows, over all ranks."""
+        if self.collective is None:
+            return len(self.ranks)
+        own = (self.collective.end - self.collective.first) * len(self.ranks)
+        return own + sum(int(rows[self.ranks].sum()) for _, rows in self.collective.pushed)
+
 
 Perform = Callable[[Sequence[RowBatch]], None]
 
@@ -446,7 +453,7 @@ class Scheduler:
                 perform(batches)
                 for batch in batches:
                     state.complete(batch)
-                    now.done += len(batch.ranks)
+                    now.done += batch.count()
         if self._programs or state.rings.pending():
             raise deadlock_report(state.executable, state.stuck(), state.semaphores)
 

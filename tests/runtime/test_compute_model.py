@@ -136,8 +136,13 @@ def test_dma_takes_what_its_rate_takes_and_no_less_than_one_transfer(
 
 
 def test_equal_instructions_are_priced_once() -> None:
-    rows = "\n".join(f" y{at} = f32[64,64] negate(y{at - 1})" for at in range(1, 50))
-    text = f"ENTRY e {{ y0 = f32[64,64] parameter(0)\n{rows}\n ROOT z = f32[64,64] tanh(y49) }}\n"
+    rows = "\n".join(
+        f" x{at} = f32[64,64] parameter({at})\n y{at} = f32[64,64] negate(x{at})"
+        for at in range(49)
+    )
+    results = ", ".join(f"y{at}" for at in range(49))
+    kinds = ", ".join(["f32[64,64]"] * 49)
+    text = f"ENTRY e {{ {rows}\n ROOT z = ({kinds}) tuple({results}) }}\n"
     program, model = program_of(text), model_of("trn2")
     costs = compute_costs(program, model, Engine.VECTOR, program.queues[Engine.VECTOR])
     works = costs.work[costs.traffic > 0]

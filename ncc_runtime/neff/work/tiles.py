@@ -1,6 +1,6 @@
 """What SBUF holds of an instruction's values at a time, and how often HBM is read therefore."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 from ncc_runtime.neff.program import FusedInstr
@@ -55,8 +55,10 @@ def _live_bytes(flow: Dataflow, costs: Costs) -> int:
     return most
 
 
-def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int, int]:
-    """Bytes that are read from HBM, and as how many they count for DMA."""
+def bytes_loaded(
+    flow: Dataflow, reads: Sequence[int], passes: int, kept: Collection[int] = ()
+) -> tuple[int, int]:
+    """Bytes that are read from HBM, and as how many they count for DMA; what is kept is not."""
     read: set[int] = set()
     in_part: dict[int, list[FusedInstr]] = {}
     times = list(reads)
@@ -71,6 +73,8 @@ def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int
     largest = max((value.elements for value in flow.values), default=1)
     bytes_read = dma_read = 0
     for value in range(flow.parameters):
+        if value in kept:
+            continue
         size = flow.values[value].size_bytes
         if value in read:
             often = max(times[value], passes if 2 * flow.values[value].elements > largest else 1, 1)
