@@ -13,7 +13,7 @@ import attrs
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.neff.work.work import LANES, SBUF_BYTES
+from ncc_runtime.neff.work.work import PARTITIONS, SBUF_BYTES
 
 JOINED: Mapping[str, str] = {
     "fuse.limit_nodes": "3",
@@ -35,7 +35,7 @@ def as_released(options: CompileOptions, module: Module) -> CompileOptions:
     rows than an engine has lanes, such as a step of decoding: published ones were joined as here.
     """
     stream = _residual_stream(module) if options.sdk and options.level else None
-    if stream is None or stream.elements < LANES * stream.shape[-1]:
+    if stream is None or stream.elements < PARTITIONS * stream.shape[-1]:
         return options
     chosen = JOINED if stream.size_bytes <= SBUF_BYTES else SPILLED
     return attrs.evolve(options, pass_options={**chosen, **options.pass_options})
