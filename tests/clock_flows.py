@@ -5,13 +5,13 @@ instant, by progressive filling over all parts (Bertsekas and Gallager, Data Net
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from fractions import Fraction
-from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
 
+from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
@@ -271,16 +271,18 @@ def engine_uses(parts: Parts, rank: int) -> Mapping[Part, int]:
     return {int(parts.stack[rank]): 1, ("all", rank): 1}
 
 
-_WORKS: MutableMapping[InstrTable, tuple[list[Work], np.ndarray]] = WeakKeyDictionary()
+_WORKS = IdentityMemo[InstrTable, tuple[list[Work], np.ndarray]]()
 
 
 def instruction_costs(
     executable: Executable, model: TimingModel, queue: EngineQueue, row: int
 ) -> tuple[int, int, int]:
     """Overhead and work of an instruction at full speed in ps, and its bytes."""
-    if queue.table not in _WORKS:
-        _WORKS[queue.table] = works_of(executable.program, queue.engine, queue.table)
-    works, index = _WORKS[queue.table]
+    known = _WORKS.get(queue.table)
+    if known is None:
+        known = works_of(executable.program, queue.engine, queue.table)
+        _WORKS.set(queue.table, known)
+    works, index = known
     work = works[index[row]]
     time = duration_of(work, model.speeds)
     return model.instruction_ps(queue.engine) + time.start_ps, time.work_ps, work.traffic
