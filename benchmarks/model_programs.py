@@ -357,19 +357,23 @@ class _Dropout:
         return jnp.where(bits >= DROPPED, x * (256 / (256 - DROPPED)), 0).astype(x.dtype)
 
 
-def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any, dropped: _Dropout) -> Any:
+def _linear(x: Any, w: Any, name: str, dtype: Any) -> Any:
+    """A product and its bias in `dtype`, of operands of any type."""
+    return x.astype(dtype) @ w[name].astype(dtype) + w[f"{name}_bias"].astype(dtype)
+
+
+def _bert_layer(sizes: Bert, x: Any, w: Any, mask: Any, dropped: _Dropout, dtype: Any) -> Any:
     batch, tokens, width = x.shape
     size = width // sizes.heads
 
     def heads(name: str) -> Any:
-        y = x @ w[name] + w[f"{name}_bias"]
-        return y.reshape(batch, tokens, sizes.heads, size)
+        return _linear(x, w, name, dtype).reshape(batch, tokens, sizes.heads, size)
 
-    scores = jnp.einsum("bnhd,bshd->bhns", heads("q"), heads("k")) / np.sqrt(size).astype(x.dtype)
-    shares = jax.nn.softmax((scores + mask[:, None, None, :]).astype(F32), -1).astype(x.dtype)
-    mixed = jnp.einsum("bhns,bshd->bnhd", dropped(shares), heads("v")).reshape(x.shape)
-    x = _layer_norm(x + dropped(mixed @ w["o"] + w["o_bias"]), w["norm1"], w["bias1"])
-    y = _gelu(x @ w["up"] + w["up_bias"]) @ w["down"] + w["down_bias"]
+    scores = jnp.einsum("bnhd,bshd->bhns", heads("q"), heads("k")) / np.sqrt(size).astype(dtype)
+    shares = dropped(jax.nn.softmax(scores + mask[:, None, None, :], -1)).astype(dtype)
+    mixed = jnp.einsum("bhns,bshd->bnhd", shares, heads("v")).reshape(x.shape)
+    x = _layer_norm(x + dropped(_linear(mixed, w, "o", dtype)), w["norm1"], w["bias1"])
+    y = _linear(_gelu(_linear(x, w, "up", dtype)), w, "down", dtype)
     return _layer_norm(x + dropped(y), w["norm2"], w["bias2"])
 
 
@@ -381,18 +385,20 @@ def _cross_entropy(logits: Any, chosen: Any, weights: Any) -> Any:
     return jnp.sum(losses * weights) / jnp.maximum(jnp.sum(weights), 1)
 
 
-def _bert_loss(sizes: Bert, weights: Any, batch: Any) -> Any:
+def _bert_loss(sizes: Bert, dtype: Any, weights: Any, batch: Any) -> Any:
     words, types, mask, labels, follows = (batch[name] for name in BERT_INPUTS)
     w, dropped = weights, _Dropout(batch["random"])
     x = w["embedding"][words] + w["types"][types] + w["positions"][: words.shape[1]]
     x = dropped(_layer_norm(x, w["norm"], w["bias"]))
-    added = ((1 - mask) * -10000.0).astype(x.dtype)
+    added = (1 - mask) * np.float32(-10000)
     for layer in w["layers"]:
-        x = _bert_layer(sizes, x, layer, added, dropped)
-    pooled = jnp.tanh(x[:, 0] @ w["pooler"] + w["pooler_bias"])
-    next_loss = _cross_entropy(pooled @ w["next"] + w["next_bias"], follows, jnp.ones(len(words)))
-    y = _layer_norm(_gelu(x @ w["head"] + w["head_bias"]), w["head_norm"], w["head_norm_bias"])
-    logits = y @ w["embedding"].T + w["word_bias"]
+        x = _bert_layer(sizes, x, layer, added, dropped, dtype)
+    pooled = jnp.tanh(_linear(x[:, 0], w, "pooler", dtype))
+    next_loss = _cross_entropy(_linear(pooled, w, "next", dtype), follows, jnp.ones(len(words)))
+    y = _gelu(_linear(x, w, "head", dtype))
+    y = _layer_norm(y.astype(F32), w["head_norm"], w["head_norm_bias"])
+    decoder = {"word": w["embedding"].T, "word_bias": w["word_bias"]}
+    logits = _linear(y, decoder, "word", dtype)
     is_masked = labels >= 0
     return next_loss + _cross_entropy(logits, jnp.maximum(labels, 0), is_masked.astype(F32))
 
@@ -401,23 +407,25 @@ BERT_INPUTS = ("words", "types", "mask", "labels", "follows")
 
 
 def bert_microbatch(sizes: Bert, layers: int, batch: int, tokens: int, dtype: Any) -> Program:
-    """Loss and gradients, added to those of microbatches before; weights and sums of one type.
+    """Loss and gradients, added to those of microbatches before; weights and sums in float32.
 
+    Products are in `dtype` and so is what is between them; norms, softmax, residual stream and
+    losses are in float32, as torch.autocast has it (Autocast Op Reference of PyTorch's docs).
     Attention, its output, the MLP's and the embeddings drop a tenth, as Hugging Face's does.
     """
     tree = _tree(sizes, layers)
+    loss_of = functools.partial(_bert_loss, sizes, dtype)
 
     def step(weights: Any, sums: Any, inputs: Any) -> Any:
-        loss, gradients = jax.value_and_grad(functools.partial(_bert_loss, sizes))(weights, inputs)
+        loss, gradients = jax.value_and_grad(loss_of)(weights, inputs)
         return loss, _accumulated(sums, gradients)
 
     whole = jax.ShapeDtypeStruct((batch, tokens), jnp.int32)
     inputs = dict.fromkeys(BERT_INPUTS[:-1], whole)
     inputs["follows"] = jax.ShapeDtypeStruct((batch,), jnp.int32)
     inputs["random"] = jax.ShapeDtypeStruct((4,), jnp.uint32)  # a generator's state
-    return Program(
-        step, (_shapes(tree, dtype), _shapes(tree, dtype), inputs), {"donate_argnums": 1}
-    )
+    weights = _shapes(tree, F32)
+    return Program(step, (weights, weights, inputs), {"donate_argnums": 1})
 
 
 # --- updates -------------------------------------------------------------------------------------
@@ -509,16 +517,19 @@ def zero1_update(sizes: Llama, layers: int, dp: int, tp: int, rule: str) -> Prog
     )
 
 
-def replicated_update(sizes: Bert, layers: int, dp: int, rule: str, dtype: Any) -> Program:
-    """The update after the last microbatch, where every data-parallel rank has the whole state."""
+def replicated_update(sizes: Bert, layers: int, dp: int, rule: str) -> Program:
+    """The update after the last microbatch, where every data-parallel rank has the whole state.
+
+    Gradients, weights and moments are float32.
+    """
     tree = _tree(sizes, layers)
     specs = _specs(tree)
     by_data = jax.tree.map(lambda _: P("dp"), specs)
     gradients = jax.tree.map(
-        lambda item: jax.ShapeDtypeStruct((dp, *item[0]), dtype), tree, is_leaf=_is_entry
+        lambda item: jax.ShapeDtypeStruct((dp, *item[0]), F32), tree, is_leaf=_is_entry
     )
     in_specs = (by_data, specs, specs, specs, P())
-    out_specs = (specs, specs, specs, specs)
+    out_specs = (specs, specs, specs)
 
     @functools.partial(jax.shard_map, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     def step(sums: Any, weights: Any, means: Any, squares: Any, rate: Any) -> Any:
@@ -528,8 +539,7 @@ def replicated_update(sizes: Bert, layers: int, dp: int, rule: str, dtype: Any) 
             lambda w, g, m, s: RULES[rule](w, g * clipping, m, s, rate),
             *(weights, mean, means, squares),
         )
-        weights, means, squares = _untupled(new)
-        return jax.tree.map(lambda w: w.astype(dtype), weights), weights, means, squares
+        return _untupled(new)
 
     state = _shapes(tree, F32)
     return Program(
@@ -552,7 +562,7 @@ def _mean_of_all(sums: Any, dp: int) -> Any:
     flat = [*(leaf.reshape(-1) for leaf in leaves), jnp.zeros(missing, leaves[0].dtype)]
     bucket = lax.psum(jnp.concatenate(flat), "dp") / dp
     parts = [
-        lax.slice(bucket, (end - leaf.size,), (end,)).reshape(leaf.shape[1:]).astype(F32)
+        lax.slice(bucket, (end - leaf.size,), (end,)).reshape(leaf.shape[1:])
         for leaf, end in zip(leaves, ends.tolist(), strict=True)
     ]
     return jax.tree.unflatten(tree, parts)

@@ -6,8 +6,8 @@
 
 The rows are benchmarks/data/models.json, with their sources. Each is predicted from nothing but a
 program (model_programs.py) and a topology: compiled by `from_jax`, placed, and timed by the clock;
-what the host does between two tokens, and what the published release's compiler did not join, are
-constants here (HOST_MS, SPILLED, JOINED).
+what the host does between two tokens is a constant here (HOST_MS), and what the compiler of the
+published release did not join is `nccc --sdk` (`--no-sdk`: as -O2 has it).
 
 A model is made of equal layers, so programs of two and of three layers are timed, and the time of
 all layers follows from the line through both: what a layer adds, on top of embedding, head, launch
@@ -70,25 +70,8 @@ MODELS = {
 
 HOST_MS = 0.12
 """Of each sequence and token: logits are copied to the host, which chooses a word (assumed of
-the library of the rows, SDK 2.18). Fitted to the rows a token, whose rest is 0.14 ms for one
-sequence, 0.54 for four and 0.97 for eight."""
-
-SBUF_BYTES = 24 << 20
-"""SBUF of a core of trn1 and inf2."""
-
-SPILLED = {"fuse.enabled": "0", "fuse-attention.enabled": "0"}
-"""A prefill whose residual stream does not fit into SBUF: each operation reads and writes HBM, as
-neuronx-cc spills what overflows (nki_perf_guide.rst, opt 2), but what a product gives is worked on
-as it leaves PSUM."""
-
-JOINED = {
-    "fuse.limit_nodes": "3",
-    "fuse-products.enabled": "0",
-    "fuse-attention.enabled": "0",
-}
-"""A prefill that fits. What the compiler of that release joined is not public; a hardware
-instruction does two operations and a cast (tensor_scalar, activation), fitted to the rows. That
-products stay apart here and are joined above is only what their median liked (docs/fidelity.md)."""
+the library of the rows, SDK 2.18). Fitted to the rows a token, whose rest is 0.22 ms for one
+sequence, 0.62 for four and 1.05 for eight."""
 
 TOKEN, FIRST, TRAINING = "per token", "first token", "training"
 KINDS = (TOKEN, FIRST, TRAINING)
@@ -105,7 +88,7 @@ class Phase:
     runs: int
     program: Callable[[int], Program]  # of so many layers
     nodes: int = 1
-    pass_options: Mapping[str, str] = attrs.field(factory=dict)
+    sdk: str | None = None  # whose compiler is meant
 
 
 @attrs.frozen
@@ -140,24 +123,22 @@ def _serving_rows(entry: Mapping[str, Any]) -> Iterator[Row]:
         "source": entry["source"],
         "host_ms": HOST_MS * batch,
     }
-    step = Phase("step", 1, lambda layers: programs.decoding(sizes, layers, tp, batch, cache))
+    sdk = entry["sdk"].rpartition(".")[0]
+    step = Phase(
+        "step", 1, lambda layers: programs.decoding(sizes, layers, tp, batch, cache), sdk=sdk
+    )
     name = f"{where} cache {cache}"
     yield Row(TOKEN, name, published_ms=entry["tpot_ms_p50"], **facts, **_of(batch, step))
     first = Phase(
         "prefill",
         1,
         lambda layers: programs.prefill(sizes, layers, tp, batch, cache, tokens),
-        pass_options=_prefill_options(sizes, batch * tokens),
+        sdk=sdk,
     )
     if entry.get("ttft_ms_p50"):
         name = f"{where} cache {cache} input {tokens}"
         published_ms = entry["ttft_ms_p50"]
         yield Row(FIRST, name, published_ms=published_ms, **facts, **_of(batch * tokens, first))
-
-
-def _prefill_options(sizes: Llama, tokens: int) -> Mapping[str, str]:
-    """What joins in the published prefills of so many tokens: 2 bytes an element of each."""
-    return JOINED if 2 * tokens * sizes.width <= SBUF_BYTES else SPILLED
 
 
 def _of(tokens: int, *phases: Phase) -> dict[str, Any]:
@@ -217,7 +198,7 @@ def _bert_phases(sizes: Bert, entry: Mapping[str, Any], ranks: int) -> tuple[Pha
         Phase(
             "update",
             1,
-            lambda layers: programs.replicated_update(sizes, layers, ranks, rule, dtype),
+            lambda layers: programs.replicated_update(sizes, layers, ranks, rule),
             entry["nodes"],
         ),
     )
@@ -261,6 +242,7 @@ class Timer:
 
     options: CompileOptions = attrs.field(factory=lambda: CompileOptions(level=2))
     cache: Path | None = None
+    uses_sdk: bool = True  # whether prefills are joined as the published release did
 
     def timed(self, row: Row, phase: Phase, layers: int) -> Timed:
         """The time of one run, and what it is spent on."""
@@ -279,7 +261,7 @@ class Timer:
     def _compiled(self, row: Row, phase: Phase, layers: int) -> Any:
         if self.cache is None:
             return self.made(phase, layers)
-        options = f"{self.options} {sorted(phase.pass_options.items())}"
+        options = f"{self.options} {phase.sdk}"
         name = f"{row.name} {phase.name} {layers} {options} {sources_digest()}"
         path = self.cache / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.neff"
         if not path.exists():
@@ -289,10 +271,8 @@ class Timer:
 
     def made(self, phase: Phase, layers: int) -> Any:
         """The compiled program of some layers."""
-        program, options = phase.program(layers), self.options
-        if options.level:
-            chosen = {**phase.pass_options, **options.pass_options}
-            options = attrs.evolve(options, pass_options=chosen)
+        program = phase.program(layers)
+        options = attrs.evolve(self.options, sdk=phase.sdk) if self.uses_sdk else self.options
         return ncc_compiler.from_jax(
             program.function, *program.arguments, **program.options, options=options
         )
@@ -559,6 +539,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="time one layer more")
     parser.add_argument("-O", dest="level", type=int, choices=(0, 1, 2), default=2)
     parser.add_argument("--pass-option", metavar="P.O=V", action="append", default=[])
+    parser.add_argument("--no-sdk", action="store_true", help="prefills as everything else")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="keep compiled programs")
     parser.add_argument("--where", action="store_true", help="where the time of each row goes")
     parser.add_argument("--data", type=Path, default=PUBLISHED, help="another file of rows")
@@ -572,7 +553,8 @@ def main() -> None:
     given = parser.parse_args()
     few, more = map(int, given.layers.split(","))
     pairs = dict(pair.split("=", 1) for pair in given.pass_option)
-    timer, results = Timer(CompileOptions(given.level, pass_options=pairs), given.cache), []
+    options = CompileOptions(given.level, pass_options=pairs)
+    timer, results = Timer(options, given.cache, uses_sdk=not given.no_sdk), []
     rows = [row for row in rows_of(given.data) if re.search(given.rows, f"{row.kind}: {row.name}")]
     if not rows:
         parser.error(f"no row is {given.rows!r}")

@@ -88,9 +88,15 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
         shell_complete=_pass_options,
         help="Set an option of a pass, such as fold-constants.limit_bytes=1024.",
     )
+    @click.option(
+        "--sdk",
+        type=click.Choice(["2.18"]),
+        help="Join no more operations of a prefill than the compiler of this release of AWS's SDK "
+        "did, as far as published times tell.",
+    )
     @functools.wraps(command)
     def collecting(
-        level: str, ranks: int | None, settings: tuple[str, ...], **rest: object
+        level: str, ranks: int | None, settings: tuple[str, ...], sdk: str | None, **rest: object
     ) -> None:
         from ncc_compiler.options import CompileOptions
 
@@ -98,6 +104,7 @@ def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
             level=int(level),
             ranks=ranks,
             pass_options=_parse_settings(settings),
+            sdk=sdk,
             verify_each_pass=bool(os.environ.get("NCC_DEBUG")),
         )
         command(options=options, **rest)

@@ -23,6 +23,7 @@ from ncc_compiler.ir.whole_array import WholeArray
 from ncc_compiler.options import CompileOptions
 from ncc_compiler.passes.manager import Observer, run_passes
 from ncc_compiler.pipelines import pipeline
+from ncc_compiler.releases import as_released
 from ncc_runtime.input_files import MOST_MODEL_BYTES, FileRole, read_file, recognised
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.partial import CARRIED
@@ -65,6 +66,8 @@ def compile_model(
     passes = pipeline(options)
     with _without_gc():
         module = load_model(model, options.ranks, name)
+        if options.sdk is not None:
+            passes = pipeline(as_released(options, module))
         if observe is not None:
             observe(LOADED, module)
         verify_each = options.verify_each_pass

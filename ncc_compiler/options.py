@@ -43,6 +43,9 @@ large model: values made earlier would take the memory that nearer nodes need.""
 
 LEVELS = (0, 1, 2)
 
+RELEASES = ("2.18",)
+"""Releases of the SDK whose compiler may be meant (releases.py)."""
+
 
 class LateGradients(enum.Enum):
     """What becomes of the contributions that a partial all-reduce does not wait for."""
@@ -60,6 +63,8 @@ class CompileOptions:
     - `pass_options`: "pass.option" to its value as text, as `--pass-option` takes them (docs/ir.md)
     - `partial_all_reduce`: gradients are all-reduced without those of late ranks
       (`passes/partial_all_reduce.py`), which are dropped or added in the next step
+    - `sdk`: a release of AWS's SDK: a prefill is joined no more than its compiler did, as far as
+      published times tell (docs/fidelity.md)
     - `verify_each_pass`: check the graph after every pass, not only at the borders of the pipeline
 
     >>> CompileOptions(level=2, pass_options={"fold-constants.limit_bytes": "1024"}).level
@@ -73,5 +78,8 @@ class CompileOptions:
     pass_options: Mapping[str, str] = attrs.field(factory=dict)
     partial_all_reduce: LateGradients | None = attrs.field(
         default=None, converter=attrs.converters.optional(LateGradients)
+    )
+    sdk: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.in_(RELEASES))
     )
     verify_each_pass: bool = False

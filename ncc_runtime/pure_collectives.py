@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import attrs
 
 from ncc_runtime.bits.normal_forms import normal_forms
-from ncc_runtime.execution.scheduler import AtOnce
+from ncc_runtime.execution.scheduler import AtOnce, all_at_once
 from ncc_runtime.execution.trace import Traffic, traffic_at_once
 from ncc_runtime.execution.values.normal_form import NormalForm
 from ncc_runtime.lowering.executable import Executable
@@ -27,9 +27,8 @@ def pure_collectives(
     """By placeholder; presumes that the executable is proved, with this evidence if at hand."""
     forms = normal_forms(executable, evidence)
     traffic = traffic_at_once(executable, forms)
-    found = {}
-    for number, form in forms.items():
-        at_once = AtOnce.of(executable, number, form.groups)
-        if at_once is not None:
-            found[number] = PureCollective(form, at_once, traffic[number])
-    return found
+    at_once = all_at_once(executable, {number: form.groups for number, form in forms.items()})
+    return {
+        number: PureCollective(forms[number], one, traffic[number])
+        for number, one in at_once.items()
+    }

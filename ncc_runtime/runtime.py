@@ -333,7 +333,7 @@ class Model:
                 return
             machine, known = self._machine(options), dict[Hashable, Run]()
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
-            machine.load(arrays, again=set(range(len(program.inputs))) - changed)
+            machine.load(arrays, unchanged=set(range(len(program.inputs))) - changed)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()

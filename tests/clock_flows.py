@@ -11,13 +11,15 @@ from fractions import Fraction
 import attrs
 import numpy as np
 
+from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
-from ncc_runtime.neff.durations import duration_of
+from ncc_runtime.neff.durations import Duration, duration_of
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.neff.work.instructions import works_of
+from ncc_runtime.neff.work.work import Work
 from ncc_runtime.topology.routes import TRANSPORTS, Transport
 
 MEGA = 10**6
@@ -269,11 +271,18 @@ def engine_uses(parts: Parts, rank: int) -> Mapping[Part, int]:
     return {int(parts.stack[rank]): 1, ("all", rank): 1}
 
 
+_WORKS = IdentityMemo[InstrTable, tuple[list[Work], np.ndarray]]()
+
+
 def instruction_costs(
     executable: Executable, model: TimingModel, queue: EngineQueue, row: int
-) -> tuple[int, int, int]:
-    """Overhead and work of an instruction at full speed in ps, and its bytes."""
-    one = InstrTable.from_rows([queue.table[row]])
-    ((work,), _) = works_of(executable.program, queue.engine, one)
+) -> tuple[int, Duration, int]:
+    """Overhead of an instruction at full speed in ps, its time after that, and its bytes."""
+    known = _WORKS.get(queue.table)
+    if known is None:
+        known = works_of(executable.program, queue.engine, queue.table)
+        _WORKS.set(queue.table, known)
+    works, index = known
+    work = works[index[row]]
     time = duration_of(work, model.speeds)
-    return model.instruction_ps(queue.engine) + time.start_ps, time.work_ps, work.traffic
+    return model.instruction_ps(queue.engine) + time.steps_ps, time, work.traffic

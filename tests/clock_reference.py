@@ -39,6 +39,7 @@ from ncc_runtime.lowering.executable import (
 )
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
+from ncc_runtime.neff.durations import Duration
 from ncc_runtime.topology.routes import Transport
 from tests.clock_comparison import Performed
 from tests.clock_flows import (
@@ -325,9 +326,9 @@ class _Program:
         overhead, work, traffic, percent = self._costs()
         process = self.number, self.rank
         begin, goes_on = clock.speeds.done(process, start, overhead, percent)
-        floor, goes_on = (
-            clock.speeds.done(process, begin, work, percent) if goes_on else (begin, False)
-        )
+        floor = begin
+        if goes_on and work is not None:
+            begin, floor, goes_on = self._worked(begin, work, percent)
         if not goes_on:
             self.halted = floor
             return
@@ -354,6 +355,30 @@ class _Program:
         uses = engine_uses(clock.parts, self.rank)
         packet = clock.executable.topology.dma.packet_bytes
         clock.flow(begin, Flow(uses, packet, traffic * 10**6, finish, process=process))
+
+    def _worked(self, start: int, time: Duration, percent: int | None) -> tuple[int, int, bool]:
+        """When the bytes of an instruction begin to flow, when it is done, and True.
+
+        Or since when nothing is done for ever. Engines work at their speed; DMA stands still with
+        them, and else takes what it takes on a core that was slow before the run.
+        """
+        process, speeds = (self.number, self.rank), self.clock.speeds
+
+        def moved(begin: int, ps: int) -> tuple[int, bool]:
+            return speeds.done(process, begin, math.ceil(Fraction(ps * 100, percent or 100)), None)
+
+        flows, goes_on = moved(start, time.starts_ps)
+        if not goes_on:
+            return flows, flows, False
+        by_engines, goes_on = speeds.done(process, flows, time.engines_ps, percent)
+        if not goes_on:
+            return flows, by_engines, False
+        by_dma, goes_on = moved(flows, time.dma_ps)
+        if not goes_on:
+            return flows, by_dma, False
+        if by_engines >= by_dma:
+            return flows, *moved(by_engines, time.dma_tile_ps)
+        return flows, *speeds.done(process, by_dma, time.engines_tile_ps, percent)
 
     def _complete(self, made: Performed) -> None:
         clock = self.clock
@@ -385,8 +410,8 @@ class _Program:
             return clock.signal_ps(self.rank, to)
         return model.semaphore_local_ps
 
-    def _costs(self) -> tuple[int, int, int, int | None]:
-        """Overhead, work, bytes to and from memory, and percent of an engine's speed."""
+    def _costs(self) -> tuple[int, Duration | None, int, int | None]:
+        """Overhead, time after that, bytes to and from memory, and percent of an engine's speed."""
         clock, model = self.clock, self.clock.model
         if isinstance(self.queue, CcQueue):
             streams = len(clock.executable.streams)
@@ -397,7 +422,7 @@ class _Program:
                 loads = [row for row in self.queue.loads if number[row] == number[self.row]]
                 one_load = overhead + model.semaphore_local_ps
                 overhead += model.cc_start_ps + len(loads) * one_load
-            return overhead, 0, 0, None
+            return overhead, None, 0, None
         place, topology = clock.executable.placement, clock.executable.topology
         where = place.chip[self.rank], place.core[self.rank]
         percent = int(topology.engines_percent(*(np.array(one) for one in where)))

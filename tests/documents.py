@@ -5,8 +5,9 @@ In a ```console block a line `$ …` is a command and what follows is its output
 for any characters. A block opened by ```LANGUAGE file=NAME is a file that later commands find.
 """
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -98,12 +99,35 @@ def is_shown(shown: tuple[str, ...], actual: str) -> bool:
 
 
 def with_elisions(shown: tuple[str, ...], actual: str) -> list[str]:
-    """The actual lines; one that a shown line with an elision stands for is shown as before."""
+    """The actual lines with the elisions of the shown ones, wherever these still fit.
+
+    A line that a shown line with an elision stands for is shown as before. `…` alone is kept if
+    the lines beside it are there as before, numbers and widths of columns aside.
+    """
     elided = [line for line in shown if "…" in line and line != "…"]
-    return [
+    lines = [
         next((line for line in elided if is_shown((line,), one)), one.rstrip())
         for one in actual.splitlines()
     ]
+    place = _places_of_shown(shown, lines)
+    for number in reversed([k for k, line in enumerate(shown) if line == "…"]):
+        before, after = place.get(number - 1), place.get(number + 1)
+        if before is not None and after is not None:
+            lines[before + 1 : after] = ["…"]
+    return lines
+
+
+def _places_of_shown(shown: Sequence[str], lines: Sequence[str]) -> dict[int, int]:
+    """By number of a shown line the number of the line that it has become; both ends, too."""
+    plain = [
+        [re.sub(r"[\d.,]+|\s+", " ", line).split() for line in each] for each in (shown, lines)
+    ]
+    words = [[" ".join(line) for line in each] for each in plain]
+    blocks_alike = difflib.SequenceMatcher(None, *words, autojunk=False).get_matching_blocks()
+    place = {-1: -1, len(shown): len(lines)}
+    for block in blocks_alike:
+        place |= {block.a + k: block.b + k for k in range(block.size)}
+    return place
 
 
 def code_spans(text: str) -> list[str]:

@@ -244,6 +244,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.codegen.trip_count",
         *TABLES,
         "ncc_runtime.neff.isa",
+        "ncc_runtime.neff.work.work",  # what SBUF and DMA are like
     },
     "ncc_compiler.pipelines": {
         "ncc_compiler.options",

@@ -13,6 +13,9 @@ from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.products import PRODUCTS, multiply_adds
 from ncc_runtime.neff.shared.windows import Window
 
+READ_IN_PART = frozenset({"dynamic-slice", "gather"})
+"""Ops that read no more of their first operand than they write."""
+
 _MAX_COUNT = 2**63 - 1  # columns of the instruction table are int64
 
 
@@ -30,7 +33,7 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
     elements = _elements(node, results, operands)
     bytes_in = sum(array.size_bytes for array in operands)
     bytes_out = sum(array.size_bytes for array in results)
-    if node.op in ("dynamic-slice", "gather"):  # reads no more of its array than it writes
+    if node.op in READ_IN_PART:
         bytes_in += bytes_out - operands[0].size_bytes
     return checked_costs(node.op, node, flops, elements, bytes_in, bytes_out)
 

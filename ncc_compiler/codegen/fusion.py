@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import attrs
 
-from ncc_compiler.codegen.costs import checked_costs, costs
+from ncc_compiler.codegen.costs import READ_IN_PART, checked_costs, costs
 from ncc_compiler.codegen.leaves import element_span, leaves
 from ncc_compiler.codegen.lowered import InstructionCosts, LoweredFusion
 from ncc_compiler.codegen.parameters import origin_of
@@ -27,6 +27,7 @@ from ncc_compiler.codegen.regions import (
 from ncc_compiler.codegen.select import REGIONS
 from ncc_compiler.ir.graph import Callee, Computation, Module, Node, SourceFrame
 from ncc_compiler.ir.identity_memo import IdentityMemo
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
 from ncc_runtime.neff.isa import Engine
@@ -42,8 +43,7 @@ from ncc_runtime.neff.work.instructions import phases_of_fusion
 
 Values = tuple[int, ...]
 
-_FORWARDS = frozenset({"tuple", "opt-barrier", "optimization-barrier"})
-_READ_IN_PART = frozenset({"dynamic-slice", "gather"})
+_FORWARDS = BARRIERS | {"tuple"}
 
 
 @attrs.frozen
@@ -242,7 +242,9 @@ class _Rows:
             case op if op in _FORWARDS:
                 values = operands
             case _:
-                selected = selected_instr(self._module, node, self._place)
+                selected = selected_instr(
+                    self._module, node, lambda region: self._places[region.name]
+                )
                 kinds, attributes = leaves(node.type), selected.attributes
                 values = self._row(position, selected.opcode, operands, kinds, attributes)
                 if node.op != "broadcast":  # engines read through other access patterns
@@ -258,9 +260,6 @@ class _Rows:
             else self._row(self._root, "copy", (value,), [self.types[value]])[0]
             for value in self._values[self._root]
         )
-
-    def _place(self, region: Computation) -> int:
-        return self._places[region.name]
 
     def _reshaped(self, position: int, operands: Values) -> Values:
         node = self._nodes[position]
@@ -312,7 +311,7 @@ def _costs_of(computation: Computation, rows: _Rows, results: Values) -> Instruc
         for place, value in enumerate(row.operands):
             if value >= rows.parameters:
                 continue
-            if row.opcode in _READ_IN_PART and place == 0:
+            if row.opcode in READ_IN_PART and place == 0:
                 in_part[value] += rows.types[row.results[0]].size_bytes
             else:
                 read[value] = rows.types[value].size_bytes

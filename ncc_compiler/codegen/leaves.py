@@ -4,6 +4,7 @@ import functools
 import itertools
 
 from ncc_compiler.ir.graph import Computation, Node
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 
 Leaf = tuple[int, int]
@@ -39,7 +40,7 @@ def element_span(kind: Type, index: int) -> slice:
     return slice(first, last)
 
 
-_FORWARDS = frozenset({"copy", "opt-barrier", "optimization-barrier", "tuple"})
+_FORWARDS = BARRIERS | {"copy", "tuple"}
 
 
 def sources(computation: Computation) -> list[tuple[Leaf, ...]]:

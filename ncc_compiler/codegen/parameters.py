@@ -113,7 +113,7 @@ def described(
         if array.sharding:
             text = re.sub(r"\s*([\[\]{}(),=:])\s*", r"\1", array.sharding).strip()[1:-1]
             found = sharding(text, program.replica_count, program.num_partitions)
-            if found is None and array.shape == shape and _is_everywhere(text, program):
+            if found is None and array.shape == shape and _is_replicated(text, program):
                 return ArrayInfo(name, None, shape)
         elif found is None and array.shape == shape and program.ranks == 1:
             whole = shape
@@ -178,7 +178,7 @@ def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[
     return tuple(sorted(pairs.items()))
 
 
-def _is_everywhere(text: str, program: Program) -> bool:
+def _is_replicated(text: str, program: Program) -> bool:
     """Whether every device has all of the array; some texts do not tell, see above."""
     tiling = _tiling(text, program.num_partitions)
     return text == "replicated" or (tiling is not None and math.prod(tiling[0]) == 1)

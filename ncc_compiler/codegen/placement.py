@@ -37,7 +37,7 @@ from ncc_compiler.codegen.buffers import (
 )
 from ncc_compiler.codegen.lowered import ControlStep, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Clock, Order, Point, accesses, in_order
-from ncc_runtime.neff.in_place import may_overwrite
+from ncc_runtime.neff.in_place import may_overwrite, read_in_turn
 from ncc_runtime.neff.isa import END, ENGINES, LOOP
 from ncc_runtime.neff.program import ALIGNMENT, BufferKind
 
@@ -286,18 +286,16 @@ def _in_place_pairs(lowered: LoweredProgram, step: ProgramStep) -> Iterator[tupl
         kind = operands[same[0]]
         alike.setdefault((kind.shape, kind.size_bytes), []).append(same)
     fusion = lowered.fusion_of(step)
-    known: dict[object, bool] = {}  # of a fusion, which says the same of all arrays of one shape
+    in_turn = None if fusion is None else read_in_turn(fusion)
     for result, kind in enumerate(results):
-        key = (kind.shape, kind.size_bytes)
-        for same in alike.get(key, ()):
-            may = known.get(key) if len(same) == 1 else None
-            if may is None:
+        for same in alike.get((kind.shape, kind.size_bytes), ()):
+            if in_turn is not None:  # asked once, not for each pair
+                may = in_turn.issuperset(same)
+            else:
                 may = all(
-                    may_overwrite(step.opcode, results, operands, result, operand, fusion)
+                    may_overwrite(step.opcode, results, operands, result, operand)
                     for operand in same
                 )
-            if fusion is not None and len(same) == 1:
-                known[key] = may
             if may:
                 yield result, same[0]
 

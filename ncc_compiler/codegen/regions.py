@@ -10,6 +10,7 @@ from ncc_compiler.codegen.select import ANY_REGION, REGIONS, SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, Region, RegionInstr
@@ -69,12 +70,7 @@ class RegionTable:
 
 
 # Between scalars these change nothing.
-_IDENTITIES = frozenset(
-    {
-        *("broadcast", "copy", "reshape", "transpose"),
-        *("opt-barrier", "optimization-barrier", "tuple"),
-    }
-)
+_IDENTITIES = BARRIERS | {"broadcast", "copy", "reshape", "transpose", "tuple"}
 _SCALAR_SHAPES = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 _SAME_BITS = SELECTORS["bitcast-convert"]
 

@@ -44,6 +44,7 @@ from ncc_compiler.ir.op_tables.control import (
     PARTNERED,
     SENT_BEFORE,
 )
+from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.order import branch_names, use_order
 from ncc_compiler.ir.rules import Complaint, rule_of
 from ncc_compiler.ir.type_rules.control import data_of, is_started
@@ -55,7 +56,7 @@ Path: TypeAlias = tuple[int, ...]
 Unmatched: TypeAlias = tuple[Computation, Node, Complaint]
 
 _DONE = frozenset({"send-done", "recv-done"})
-_FORWARDING = frozenset({"copy", "opt-barrier", "optimization-barrier", "async-update"})
+_FORWARDING = BARRIERS | {"copy", "async-update"}
 """Ops whose value is that of their operand."""
 
 _PIPELINE = re.compile(r'\b_xla_send_recv_pipeline\s*=\s*"?(\d+)')

@@ -32,8 +32,8 @@ from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType
 from ncc_compiler.overlap.analyses import live_ranges_of
-from ncc_compiler.overlap.clusters import Cluster, Clustering, NodeRole, roles_of
-from ncc_compiler.overlap.fuse import fused, running_computations
+from ncc_compiler.overlap.clusters import NodeRole, clustering_of, roles_of
+from ncc_compiler.overlap.fuse import fused, rewrite_running
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.overlap.tiles import fits, tiling
@@ -47,7 +47,7 @@ _MOST_NODES = 400
 _MOST_COPIED = 16
 """Nodes that are computed once more rather than read, for one operand."""
 
-_MUCH = 8
+_NEGLIGIBLE_RATIO = 8
 """What is made of arrays that are so many times smaller is computed rather than read."""
 
 _PASSES = 4
@@ -72,13 +72,13 @@ class FuseAttention(Pass):
     def run(self, module: Module) -> Module:
         if not self.enabled:
             return module
-        running = running_computations(module)
-        computations: dict[str, Computation] = {}
-        for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(node.op == "fusion" for node in body.nodes):
-                body = _with_attention_fused(module, body, computations)
-            computations[name] = body
-        return with_computations(module, computations)
+
+        def with_fusions(body: Computation, computations: dict[str, Computation]) -> Computation:
+            if any(node.op == "fusion" for node in body.nodes):
+                return body
+            return _with_attention_fused(module, body, computations)
+
+        return with_computations(module, rewrite_running(module, with_fusions))
 
 
 def _with_attention_fused(
@@ -94,7 +94,9 @@ def _with_attention_fused(
         anti = anti_dependences(new_body, live_ranges_of(new_body, region_ids_of(new_body)))
         stuck = _in_cycles(new_body, sets, anti)
         if not stuck:
-            clustering = _clustering(new_body, sets, anti)
+            instructions = [(members, copies, max(members)) for members, copies in sets]
+            copied = {position for _, copies in sets for position in copies}
+            clustering = clustering_of(new_body, instructions, copied, anti, "kCustom")
             return fused(new_body, clustering, dict(module.computations), computations)
         numbers = [k // 2 for k, core in enumerate(cores) if core]  # of each cluster's pattern
         bad = {numbers[k] for k in stuck}
@@ -108,7 +110,7 @@ class Attention:
 
     forward: frozenset[int]  # empty where only the gradient is computed from these scores
     backward: frozenset[int]  # without what it computes again; empty without gradients
-    again: frozenset[int]  # of the forward nodes: those that the backward cluster computes again
+    recomputed: frozenset[int]  # of the forward nodes: also computed by the backward cluster
     scores: frozenset[int]  # the products that the exponential is made of
 
 
@@ -204,7 +206,7 @@ class _Graph:
                 return set()
             for operand in set(self.nodes[current].operands) - chain:
                 is_constant = self.roles[operand] is NodeRole.CONSTANT
-                if is_constant or self.nodes[operand].array.size_bytes * _MUCH > size:
+                if is_constant or self.nodes[operand].array.size_bytes * _NEGLIGIBLE_RATIO > size:
                     chain.add(operand)
                     pending.append(operand)
             if len(chain) > _MOST_COPIED:
@@ -371,7 +373,7 @@ class _AttentionSearch:
         Of few queries and many keys, as in decoding, scores are small beside keys and values, which
         are read in any case.
         """
-        clusters = [found.forward, found.backward | found.again]
+        clusters = [found.forward, found.backward | found.recomputed]
         both = found.forward | found.backward
         for cluster in filter(None, clusters):
             if len({self._regions[position] for position in cluster}) > 1:
@@ -385,11 +387,11 @@ class _AttentionSearch:
             operand
             for position in found.backward
             for operand in self._nodes[position].operands
-            if operand in found.again
+            if operand in found.recomputed
         }
         read = {
             operand
-            for position in found.again
+            for position in found.recomputed
             if self._graph.is_product(position)
             for operand in self._nodes[position].operands
         }
@@ -439,10 +441,10 @@ class _Recomputing:
 
         A copy stands right before its first reader, so it comes after what it reads.
         """
-        again = self._attentions[number].again
+        recomputed = self._attentions[number].recomputed
         new_ids = self._rebuild.new_ids
         operands = tuple(
-            self._copy(operand, number) if operand in again else new_ids[operand]
+            self._copy(operand, number) if operand in recomputed else new_ids[operand]
             for operand in node.operands
         )
         return attrs.evolve(node, operands=operands)
@@ -451,9 +453,9 @@ class _Recomputing:
         copies = self._copies[number]
         if position not in copies:
             node = self._body.nodes[position]
-            again = self._rewired(node, number)
+            copy = self._rewired(node, number)
             name = self._rebuild.fresh(f"{node.name}.again")
-            copies[position] = self._rebuild.add(attrs.evolve(again, name=name))
+            copies[position] = self._rebuild.add(attrs.evolve(copy, name=name))
         return copies[position]
 
 
@@ -508,39 +510,6 @@ class _Clusters:
         return tails
 
 
-def _clustering(
-    body: Computation,
-    sets: Sequence[tuple[set[int], set[int]]],
-    anti: Mapping[int, Sequence[int]],
-) -> Clustering:
-    """Clusters of these members and copies; what nobody else reads does not stand by itself."""
-    inner = {position for members, _ in sets for position in members}
-    copied = {position for _, copies in sets for position in copies}
-    is_read = [False] * len(body.nodes)
-    is_read[body.root] = True
-    for members, copies in sets:
-        for position in members | copies:
-            for operand in body.nodes[position].operands:
-                if operand not in members and operand not in copies:
-                    is_read[operand] = True
-    stands = [False] * len(body.nodes)
-    for position in range(len(body.nodes) - 1, -1, -1):
-        if position not in inner and (is_read[position] or position not in copied):
-            stands[position] = True
-            for operand in body.nodes[position].operands:
-                is_read[operand] = True
-    clusters = [
-        Cluster(
-            tuple(sorted(members | copies)),
-            tuple(position for position in sorted(members) if is_read[position]),
-            max(members),
-            "kCustom",
-        )
-        for members, copies in sets
-    ]
-    return Clustering(tuple(clusters), tuple(stands), anti)
-
-
 def _in_cycles(
     body: Computation,
     sets: Sequence[tuple[set[int], set[int]]],
@@ -552,18 +521,19 @@ def _in_cycles(
     algorithm from both ends): what is left is on cycles, or between two of them.
     """
     nodes = body.nodes
-    home = list(range(len(nodes)))  # where a value is computed: a node, or behind them a cluster
+    # where a value is computed: at a node, or at a cluster, numbered behind the nodes
+    computed_at = list(range(len(nodes)))
     for number, (members, _) in enumerate(sets, start=len(nodes)):
         for position in members:
-            home[position] = number
-    places = {position: [place] for position, place in enumerate(home)}
+            computed_at[position] = number
+    places = {position: [place] for position, place in enumerate(computed_at)}
     before: list[set[int]] = [set() for _ in range(len(nodes) + len(sets))]
     for position, node in enumerate(nodes):
-        if home[position] == position:
-            before[position] = {home[operand] for operand in node.operands}
+        if computed_at[position] == position:
+            before[position] = {computed_at[operand] for operand in node.operands}
     for number, (members, copies) in enumerate(sets, start=len(nodes)):
         for position in members | copies:
-            before[number] |= {home[p] for p in nodes[position].operands if p not in copies}
+            before[number] |= {computed_at[p] for p in nodes[position].operands if p not in copies}
         for position in copies:
             places[position].append(number)
     for position, others in anti.items():

@@ -13,14 +13,14 @@ that. So one comparison decides, and no search is needed. A state that is update
 its earlier readers as if the update read them (`anti_dependences`), so it stays in place.
 
 **No collective waits for more.** The nodes of a cluster depend on the same collectives; of a stored
-value (`_is_ahead`) a single operation may be computed later than it could. Nor does a collective
-wait for work of others: what leads to fewer collectives than a result does may only be a closing
-reduction of it, which costs little beside the value's own work.
+value a single operation may be computed later than it could (`_may_be_delayed`). Nor does a
+collective wait for work of others: what leads to fewer collectives than a result does may only be a
+closing reduction of it, which costs little beside the value's own work.
 """
 
 import enum
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
@@ -28,7 +28,7 @@ import numpy as np
 from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node, Padding
-from ncc_compiler.ir.ops import OPS
+from ncc_compiler.ir.ops import BARRIERS, OPS
 from ncc_compiler.ir.types import ArrayType, TupleType
 from ncc_compiler.overlap import tiles
 from ncc_compiler.overlap.analyses import (
@@ -42,8 +42,8 @@ from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.rebuild import users_of
 from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.work.work import PARTITIONS
 
-_BARRIERS = frozenset({"opt-barrier", "optimization-barrier"})
 _VIEWS = frozenset({"reshape", "bitcast"})
 _NAMES = frozenset({"tuple", "get-tuple-element", "after-all"})
 _ELEMENTWISE = frozenset(
@@ -57,10 +57,10 @@ _ELEMENTWISE = frozenset(
 _MANY = 64
 """From so many nodes on a cluster is asked only now and then whether it fits SBUF."""
 
-_MUCH = 64
+_NEGLIGIBLE_RATIO = 64
 """An array that is so many times smaller than another costs nothing beside it."""
 
-_MOST_AHEAD = 16
+_MOST_DELAYED = 16
 """Nodes of a cluster that could run before a collective that it waits for."""
 
 _MOST_EXPANDED = 16
@@ -105,7 +105,7 @@ class Clustering:
     """The clusters of a computation, and what stays by itself."""
 
     clusters: tuple[Cluster, ...]
-    stands: tuple[bool, ...]  # by node: whether it is computed outside of clusters, too
+    unfused: tuple[bool, ...]  # by node: whether it is computed by itself, too
     anti_dependences: Mapping[int, Sequence[int]]  # by node: others that stay before it
 
 
@@ -114,6 +114,44 @@ def clusters_of(module: Module, body: Computation, limit_nodes: int) -> Clusteri
     walk = _Walk(module, body, limit_nodes)
     walk.run()
     return walk.clustering()
+
+
+def clustering_of(
+    body: Computation,
+    instructions: Sequence[tuple[set[int], set[int], int]],
+    free: Collection[int],
+    anti_dependences: Mapping[int, Sequence[int]],
+    kind: str = "",
+) -> Clustering:
+    """Clusters of these members, copies and places of instructions.
+
+    Of the `free` nodes those go that nobody reads outside of clusters.
+    """
+    is_read = [False] * len(body.nodes)  # by an unfused node, or by another cluster
+    is_read[body.root] = True
+    inner: set[int] = set()
+    for members, copies, _ in instructions:
+        inner.update(members)
+        for position in (*members, *copies):
+            for operand in body.nodes[position].operands:
+                if operand not in members and operand not in copies:
+                    is_read[operand] = True
+    unfused = [False] * len(body.nodes)
+    for position in range(len(body.nodes) - 1, -1, -1):
+        if position not in inner and (is_read[position] or position not in free):
+            unfused[position] = True
+            for operand in body.nodes[position].operands:
+                is_read[operand] = True
+    clusters = [
+        Cluster(
+            nodes=tuple(sorted(members | copies)),
+            results=tuple(position for position in sorted(members) if is_read[position]),
+            at=at,
+            kind=kind,
+        )
+        for members, copies, at in instructions
+    ]
+    return Clustering(tuple(clusters), tuple(unfused), anti_dependences)
 
 
 def roles_of(module: Module, body: Computation) -> list[NodeRole]:
@@ -260,7 +298,7 @@ class _OpenCluster:
     has_reduction: bool = False
     fitting: int = 1  # the first so many members are known to fit
     is_closing: bool = True  # all results are those of reductions
-    ahead: int = 0  # nodes that wait for more collectives than alone
+    delayed: int = 0  # members that wait for more collectives than they depend on
 
 
 class _Walk:
@@ -281,7 +319,7 @@ class _Walk:
             for reader in readers:
                 self._writers.setdefault(reader, []).append(writer)
         collectives = [p for p, node in enumerate(body.nodes) if OPS[node.op].collective]
-        barriers = [p for p, node in enumerate(body.nodes) if node.op in _BARRIERS]
+        barriers = [p for p, node in enumerate(body.nodes) if node.op in BARRIERS]
         self._before = ancestors_among(body, [*collectives, *barriers])
         self._leads_to = descendants_among(body, collectives)
         # How many heavy operations come before a node: in program order, in that of ranks.
@@ -295,7 +333,7 @@ class _Walk:
         self._parent = list(range(count + 1))  # of clusters that have joined others
         # What reads a node's operands on its behalf: the node, or clusters with copies of it.
         self._reads_as: list[tuple[int, ...]] = [()] * count
-        self._labels = [*self._ranks, count]  # least rank of what stands behind a node
+        self._rank_bounds = [*self._ranks, count]  # least rank of what stands behind a node
 
     def run(self) -> None:
         order = sorted(range(len(self._ranks)), key=self._ranks.__getitem__, reverse=True)
@@ -308,7 +346,7 @@ class _Walk:
                 case NodeRole.COPIED | NodeRole.VIEW | NodeRole.CONSTANT:
                     self._reads_as[position] = self._copy(position, readers)
                 case NodeRole.NAME:
-                    self._stand_for(position, readers)
+                    self._bound_by_readers(position, readers)
                     self._reads_as[position] = (position,)
                 case NodeRole.OTHER:
                     self._reads_as[position] = (position,)
@@ -320,10 +358,10 @@ class _Walk:
             reader = self._parent[reader]
         return reader
 
-    def _label(self, reader: int) -> int:
+    def _rank_bound(self, reader: int) -> int:
         """A rank that what this reads stays below: of its cluster, of what reads a name first."""
         cluster = self._cluster.get(reader)
-        return cluster.rank if cluster else self._labels[reader]
+        return cluster.rank if cluster else self._rank_bounds[reader]
 
     def _readers(self, position: int) -> set[int]:
         """Who reads a node: other nodes, clusters by their last nodes, the end."""
@@ -334,10 +372,10 @@ class _Walk:
             readers.add(self._end)
         return readers
 
-    def _stand_for(self, position: int, readers: set[int]) -> None:
+    def _bound_by_readers(self, position: int, readers: set[int]) -> None:
         """A name comes as late as the first that reads it."""
-        labels = [self._label(reader) for reader in readers]
-        self._labels[position] = min(labels, default=self._ranks[position])
+        bounds = [self._rank_bound(reader) for reader in readers]
+        self._rank_bounds[position] = min(bounds, default=self._ranks[position])
 
     def _copy(self, position: int, readers: set[int]) -> tuple[int, ...]:
         """Copy a node into all clusters that read it; gives them, and the node if others do."""
@@ -353,7 +391,7 @@ class _Walk:
             if self._roles[position] is NodeRole.COPIED:
                 self._open(position, rest)
             else:
-                self._stand_for(position, rest)
+                self._bound_by_readers(position, rest)
             copied.append(position)
         return tuple(copied)
 
@@ -363,7 +401,7 @@ class _Walk:
 
     def _stays_before(self, cluster: _OpenCluster, writers: Sequence[int] | set[int]) -> bool:
         """Whether these nodes, or their clusters, come after the cluster."""
-        return all(self._label(self._find(writer)) > cluster.rank for writer in writers)
+        return all(self._rank_bound(self._find(writer)) > cluster.rank for writer in writers)
 
     def _open(self, position: int, readers: set[int]) -> None:
         """Begin a cluster with a node that is its last."""
@@ -390,7 +428,7 @@ class _Walk:
 
     def _place(self, position: int, readers: set[int]) -> None:
         """Put a node into a cluster of its readers, or begin one with it."""
-        earliest = min(readers, key=self._label)
+        earliest = min(readers, key=self._rank_bound)
         cluster = self._cluster.get(earliest)
         others = readers - {earliest}
         if cluster is None or not self._may_join(cluster, position, others):
@@ -400,19 +438,19 @@ class _Walk:
         at = self._place_with(cluster, position, bool(others))
         assert at is not None, node.name
         cluster.at = at
-        cluster.ahead += self._before[position] != cluster.before
-        was_asked = self._is_to_check(cluster, node)  # as `_may_join` saw it
+        cluster.delayed += self._before[position] != cluster.before
+        was_checked = self._is_to_check(cluster, node)  # as `_may_join` saw it
         cluster.members.append(position)
         self._parent[position] = cluster.last
         cluster.extent = max(cluster.extent, self._extent(node))
         cluster.leads_to |= self._leads_to[position]
         cluster.readers |= others
         cluster.writers.update(self._writers.get(position, ()))
-        if was_asked:
+        if was_checked:
             cluster.fitting = len(cluster.members)
         cluster.has_reduction |= node.op == "reduce"
         cluster.is_closing = cluster.is_closing and (not others or node.op == "reduce")
-        candidates = sorted(others & self._cluster.keys(), key=self._label)
+        candidates = sorted(others & self._cluster.keys(), key=self._rank_bound)
         for other in candidates[:_MOST_MERGED]:
             if self._may_merge(cluster, self._cluster[other], node.array.elements):
                 cluster = self._merge(cluster, self._cluster[other])
@@ -424,7 +462,7 @@ class _Walk:
             return False
         if len(cluster.members) + len(cluster.copies) >= self._limit_nodes:
             return False
-        if any(self._label(other) <= cluster.rank for other in others):
+        if any(self._rank_bound(other) <= cluster.rank for other in others):
             return False
         if not self._stays_before(cluster, self._writers.get(position, ())):
             return False
@@ -433,8 +471,8 @@ class _Walk:
                 return False  # scalars that many read are computed for themselves
             if self._leads_to[position] & ~cluster.leads_to and not cluster.is_closing:
                 return False
-        is_ahead = not others and self._is_ahead(cluster, position)
-        if self._before[position] != cluster.before and not is_ahead:
+        may_be_delayed = not others and self._may_be_delayed(cluster, position)
+        if self._before[position] != cluster.before and not may_be_delayed:
             return False
         if self._place_with(cluster, position, bool(others)) is None:
             return False
@@ -447,7 +485,7 @@ class _Walk:
     def _is_held(self, node: Node) -> bool:
         """Whether SBUF could hold what a reduction reads, of which its readers may be made, too."""
         array = self._body.nodes[node.operands[0]].array
-        rows = min(node.array.elements, tiles.PARTITIONS)
+        rows = min(node.array.elements, PARTITIONS)
         row_bytes = array.size_bytes // max(1, node.array.elements)
         return rows * row_bytes <= tiles.TILE_BYTES
 
@@ -464,14 +502,14 @@ class _Walk:
         has_grown = 2 * size >= 3 * cluster.fitting
         return size & (size - 1) == 0 or (node.op == "reduce" and has_grown)
 
-    def _is_ahead(self, cluster: _OpenCluster, position: int) -> bool:
+    def _may_be_delayed(self, cluster: _OpenCluster, position: int) -> bool:
         """Whether a node could run before collectives that the cluster waits for, but need not.
 
         If the cluster reads what the node reads in place of what it makes, that is no more bytes,
         and the node takes little time beside them.
         """
         node, nodes = self._body.nodes[position], self._body.nodes
-        if node.op == "reduce" or cluster.ahead >= _MOST_AHEAD:
+        if node.op == "reduce" or cluster.delayed >= _MOST_DELAYED:
             return False
         more = sum(
             nodes[source].array.size_bytes
@@ -482,7 +520,7 @@ class _Walk:
                 for reader in self._reads_as[user]
             )
         )
-        return more <= node.array.size_bytes * (_MUCH + 1) // _MUCH
+        return more <= node.array.size_bytes * (_NEGLIGIBLE_RATIO + 1) // _NEGLIGIBLE_RATIO
 
     def _sources(self, position: int) -> set[int]:
         """The arrays that are read from memory for a node, if all that it alone reads comes along.
@@ -543,7 +581,7 @@ class _Walk:
         if cluster.leads_to & ~later.leads_to and not later.is_closing:
             return False
         readers = self._outside(cluster)
-        if any(self._label(r) <= later.rank for r in readers if r != later.last):
+        if any(self._rank_bound(r) <= later.rank for r in readers if r != later.last):
             return False
         if not self._stays_before(later, cluster.writers):
             return False
@@ -571,7 +609,7 @@ class _Walk:
             later.at = cluster.at  # others wait for that
         later.extent = max(later.extent, cluster.extent)
         later.is_closing = later.is_closing and cluster.is_closing
-        later.ahead += cluster.ahead
+        later.delayed += cluster.delayed
         del self._cluster[cluster.last]
         self._parent[cluster.last] = later.last
         return later
@@ -582,34 +620,11 @@ class _Walk:
 
     def clustering(self) -> Clustering:
         """What came of the walk."""
-        body = self._body
-        sets = [found for each in self._cluster.values() for found in self._instructions(each)]
-        is_read = [False] * len(body.nodes)  # by a node that stands, or by another cluster
-        is_read[body.root] = True
-        inner: set[int] = set()
-        for members, copies, _ in sets:
-            inner.update(members)
-            for position in (*members, *copies):
-                for operand in body.nodes[position].operands:
-                    if operand not in members and operand not in copies:
-                        is_read[operand] = True
-        stands = [False] * len(body.nodes)
-        for position in range(len(body.nodes) - 1, -1, -1):
-            is_copy = self._roles[position] in _COPIES
-            needed = is_read[position] or not (is_copy and self._users[position])
-            if position not in inner and needed:
-                stands[position] = True
-                for operand in body.nodes[position].operands:
-                    is_read[operand] = True
-        clusters = [
-            Cluster(
-                nodes=tuple(sorted(members | copies)),
-                results=tuple(position for position in sorted(members) if is_read[position]),
-                at=at,
-            )
-            for members, copies, at in sets
+        instructions = [
+            found for each in self._cluster.values() for found in self._instructions(each)
         ]
-        return Clustering(tuple(clusters), tuple(stands), self._anti)
+        free = {p for p, role in enumerate(self._roles) if role in _COPIES and self._users[p]}
+        return clustering_of(self._body, instructions, free, self._anti)
 
     def _copies(self, members: set[int], copies: set[int]) -> set[int]:
         """Which of these copies the members need; a view of a value from outside they do not."""

@@ -13,7 +13,7 @@ element of the fusion's tuple.
 """
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import attrs
@@ -57,14 +57,14 @@ class Fuse(Pass):
     def run(self, module: Module) -> Module:
         if not self.enabled:
             return module
-        running = running_computations(module)
-        computations: dict[str, Computation] = {}
-        for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and not any(map(_is_ours, body.nodes)):
-                clustering = clusters_of(module, body, self.limit_nodes)
-                body = fused(body, clustering, dict(module.computations), computations)
-            computations[name] = body
-        return with_computations(module, computations)
+
+        def with_fusions(body: Computation, computations: dict[str, Computation]) -> Computation:
+            if any(map(_is_ours, body.nodes)):
+                return body
+            clustering = clusters_of(module, body, self.limit_nodes)
+            return fused(body, clustering, dict(module.computations), computations)
+
+        return with_computations(module, rewrite_running(module, with_fusions))
 
 
 def _is_ours(node: Node) -> bool:
@@ -72,7 +72,20 @@ def _is_ours(node: Node) -> bool:
     return node.op == FUSION and node.attributes.get("kind") != "kCustom"
 
 
-def running_computations(module: Module) -> set[str]:
+RewriteRunning = Callable[[Computation, dict[str, Computation]], Computation]
+"""Gives the computation in a computation's place, and adds those that it calls to the others."""
+
+
+def rewrite_running(module: Module, rewrite: RewriteRunning) -> dict[str, Computation]:
+    """The module's computations, callees before callers; those that run are rewritten."""
+    running = _running_computations(module)
+    computations: dict[str, Computation] = {}
+    for name, body in module.computations.items():
+        computations[name] = rewrite(body, computations) if name in running else body
+    return computations
+
+
+def _running_computations(module: Module) -> set[str]:
     """The entry, bodies and conditions of loops, and branches; but not what is a region, too."""
     running, pending = {module.entry}, [module.entry]
     regions: set[str] = set()
@@ -125,13 +138,13 @@ class _Fusing:
         for position in self._order(clusters):
             if position in clusters:
                 self._add(clusters[position])
-            elif self._clustering.stands[position]:
+            elif self._clustering.unfused[position]:
                 rebuild.new_ids[position] = rebuild.add(rebuild.rewired(nodes[position]))
         return rebuild.finish()
 
     def _order(self, clusters: Mapping[int, Cluster]) -> list[int]:
         """The old positions, clusters at their place, each behind what it uses."""
-        nodes, stands = self._body.nodes, self._clustering.stands
+        nodes, unfused = self._body.nodes, self._clustering.unfused
         place = {p: at for at, cluster in clusters.items() for p in cluster.results}
         runs_at: dict[int, list[int]] = {}  # where the nodes of clusters, copies too, are computed
         for at, cluster in clusters.items():
@@ -139,7 +152,7 @@ class _Fusing:
                 runs_at.setdefault(position, []).append(at)
         uses: list[list[int]] = [[] for _ in nodes]
         for position, node in enumerate(nodes):
-            if stands[position]:
+            if unfused[position]:
                 uses[position] = [place.get(operand, operand) for operand in node.operands]
         for at, cluster in clusters.items():
             uses[at] = [place.get(operand, operand) for operand in self._operands(cluster)]
@@ -152,7 +165,7 @@ class _Fusing:
 
     def _all_places(self, position: int, runs_at: Mapping[int, list[int]]) -> list[int]:
         """Where a node is computed: in clusters, by itself, or both."""
-        alone = [position] if self._clustering.stands[position] else []
+        alone = [position] if self._clustering.unfused[position] else []
         return alone + runs_at.get(position, [])
 
     def _operands(self, cluster: Cluster) -> list[NodeId]:

@@ -29,7 +29,7 @@ from ncc_compiler.overlap import tiles
 from ncc_compiler.overlap.analyses import ancestors_among, descendants_among, live_ranges_of
 from ncc_compiler.overlap.clusters import NodeRole, roles_of
 from ncc_compiler.overlap.cost_model import FUSION, is_heavy
-from ncc_compiler.overlap.fuse import running_computations
+from ncc_compiler.overlap.fuse import rewrite_running
 from ncc_compiler.overlap.order_constraints import anti_dependences
 from ncc_compiler.overlap.schedule import region_ids_of
 from ncc_compiler.passes.manager import Pass
@@ -58,12 +58,12 @@ class FuseProducts(Pass):
     def run(self, module: Module) -> Module:
         if not self.enabled:
             return module
-        running = running_computations(module)
-        computations: dict[str, Computation] = {}
-        for name, body in module.computations.items():  # callees stay before their callers
-            if name in running and any(node.op == "dot" for node in body.nodes):
-                body = _Joining(module, body, computations).run()
-            computations[name] = body
+
+        def joined(body: Computation, computations: dict[str, Computation]) -> Computation:
+            has_products = any(node.op == "dot" for node in body.nodes)
+            return _Joining(module, body, computations).run() if has_products else body
+
+        computations = rewrite_running(module, joined)
         return with_computations(module, reachable(computations, module.entry))
 
 

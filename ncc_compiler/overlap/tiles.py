@@ -32,18 +32,10 @@ import attrs
 
 from ncc_compiler.ir.graph import Computation, Node
 from ncc_compiler.ir.types import ArrayType, TupleType
-
-PARTITIONS = 128
-"""Partitions of SBUF and PSUM, on all chips (AWS Neuron SDK docs, nki architecture guides)."""
-
-SBUF_BYTES = 24 * 1024 * 1024
-"""SBUF of a core of trn1, the smallest (nki architecture guides: 24, 28 and 32 MiB)."""
+from ncc_runtime.neff.work.work import DMA_ROW_BYTES, PARTITIONS, SBUF_BYTES
 
 TILE_BYTES = SBUF_BYTES // 2
 """What a tile may hold: the other half is for what the next one loads, and what all need."""
-
-_ROW_BYTES = 512
-"""A row that passes through a partition: shorter ones waste the DMA (nki DMA bandwidth guide)."""
 
 _PSUM_COLUMNS = 4096
 """Columns of float32 that PSUM adds up at a time: 8 banks of 2 KiB a partition (nki guides)."""
@@ -113,7 +105,7 @@ do not tie rows of scores to columns.
 
 def _passing_bytes(values: int) -> int:
     """SBUF for a row of so many values in each partition, and for the next one."""
-    return 2 * values * PARTITIONS * _ROW_BYTES
+    return 2 * values * PARTITIONS * DMA_ROW_BYTES
 
 
 def _array(node: Node) -> ArrayType:

@@ -99,28 +99,28 @@ class _Folding:
         self._users = users_of(body)
         self._rebuild = Rebuild(body)
         # What stands for a value before its transpose: by old position, dimensions of the result.
-        self._turned: dict[int, tuple[int, ...]] = {}
+        self._transposed: dict[int, tuple[int, ...]] = {}
 
     def run(self) -> Computation:
         for position, node in enumerate(self._body.nodes):
             if node.op == _TRANSPOSE:
-                self._turn(position)
+                self._trace_to_product(position)
         rebuild = self._rebuild
         for position, node in enumerate(self._body.nodes):
             now = rebuild.rewired(node)
-            if node.op == _TRANSPOSE and self._turned.get(node.operands[0]) is not None:
-                rebuild.new_ids.append(now.operands[0])  # its operand has been turned
+            if node.op == _TRANSPOSE and self._transposed.get(node.operands[0]) is not None:
+                rebuild.new_ids.append(now.operands[0])  # its operand is computed transposed
             elif node.op == "dot":
-                rebuild.new_ids.append(self._product(now, self._turned.get(position)))
-            elif position in self._turned:
-                rebuild.new_ids.append(self._elementwise(now, node, self._turned[position]))
+                rebuild.new_ids.append(self._product(now, self._transposed.get(position)))
+            elif position in self._transposed:
+                rebuild.new_ids.append(self._elementwise(now, node, self._transposed[position]))
             else:
                 rebuild.new_ids.append(rebuild.add(now))
         return rebuild.finish()
 
     # Which values are computed in the order of their transposes
 
-    def _turn(self, position: int) -> None:
+    def _trace_to_product(self, position: int) -> None:
         """Find the product that a transpose can go into, and all on the way there."""
         nodes, order = self._body.nodes, self._body.nodes[position].integers("dimensions")
         path: list[int] = []
@@ -129,7 +129,7 @@ class _Folding:
         while True:
             node = nodes[current]
             is_read_once = len(self._users[current]) == 1 and current != self._body.root
-            if not is_read_once or current in self._turned:
+            if not is_read_once or current in self._transposed:
                 return
             path.append(current)
             if node.op == "dot":
@@ -139,7 +139,7 @@ class _Folding:
                 return
             current = following
         if self._takes(node, order):
-            self._turned.update(dict.fromkeys(path, order))
+            self._transposed.update(dict.fromkeys(path, order))
 
     def _source(self, node: Node) -> NodeId | None:
         """The array that an op takes apart element by element, beside splats."""
@@ -168,7 +168,7 @@ class _Folding:
     # The nodes as they are then
 
     def _elementwise(self, now: Node, node: Node, order: tuple[int, ...]) -> NodeId:
-        """An op on each element, of a turned array and of splats in its new shape."""
+        """An op on each element, of a transposed array and of splats in its new shape."""
         shape = tuple(node.array.shape[d] for d in order)
         kind = ArrayType(node.array.dtype, shape)
         operands = []

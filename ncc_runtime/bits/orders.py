@@ -16,8 +16,9 @@ from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.shared.reductions import Reduction
+from ncc_runtime.neff.stages import participants
 from ncc_runtime.order import Batch
-from ncc_runtime.verify.bindings import Role
+from ncc_runtime.verify.bindings import Members, Role
 from ncc_runtime.verify.conflicts import CC
 from ncc_runtime.verify.counters import Edges
 from ncc_runtime.verify.deadlock import greedy
@@ -86,8 +87,8 @@ def orders(
     placeholders = executable.program.placeholders
     reducing = {
         number
-        for number, placeholder in enumerate(placeholders)
-        if placeholder.op.reduces and (wanted is None or number in wanted)
+        for number in (range(len(placeholders)) if wanted is None else wanted)
+        if placeholders[number].op.reduces
     }
     found: dict[int, CollectiveOrder] = {}
     shown = {n for n in reducing if not sums_of(placeholders[n]).arithmetic.is_exact}
@@ -107,8 +108,30 @@ def orders(
             batches = segment.batches(evidence.run)
             read = _of_slots if segment.placeholder.op.is_counted else _of_cells
             results = read(segment, batches, sums)
-            found |= {number: CollectiveOrder(sums, results) for number in equal}
+            known: dict[tuple[int, ...] | None, tuple[ResultOrder, ...]] = {}  # by ranks
+            for number in equal:
+                ranks = participants(placeholders[number])
+                if ranks not in known:
+                    members = Members.of(placeholders[number], executable.ranks)
+                    known[ranks] = _among(results, segment.members, members)
+                found[number] = CollectiveOrder(sums, known[ranks])
     return dict(sorted(found.items()))
+
+
+def _among(
+    results: tuple[ResultOrder, ...], own: Members, others: Members
+) -> tuple[ResultOrder, ...]:
+    """The orders of a segment where it stands for a collective of others than its own members.
+
+    Joined programs have equal collectives among the ranks of each.
+    """
+    if own.order is others.order is None:
+        return results
+    rank_of = {own.rank(member): others.rank(member) for member in range(own.count)}
+    return tuple(
+        attrs.evolve(one, rank=rank_of[one.rank], group=tuple(rank_of[r] for r in one.group))
+        for one in results
+    )
 
 
 def _groups(segment: Segment) -> Sequence[tuple[tuple[int, ...], Sequence[int]]]:

@@ -232,13 +232,13 @@ def fitted(
     fixed: list[Determination] = []
     while True:
         best, lines = _searched(predictor, distance, begin, free)
-        told = _determinations(lines, distance, best, free)
-        untold = [one for one in told if not one.is_fitted]
-        if not untold:
+        determinations = _determinations(lines, distance, best, free)
+        undetermined = [one for one in determinations if not one.is_fitted]
+        if not undetermined:
             break
         # all that no row depends on, or the one that they tell least
-        dropped = [one for one in untold if not one.effect]
-        dropped = dropped or [max(untold, key=lambda one: (one.standard_error, -one.effect))]
+        dropped = [one for one in undetermined if not one.effect]
+        dropped = dropped or [max(undetermined, key=lambda one: (one.standard_error, -one.effect))]
         for one in dropped:
             free.pop((one.generation, one.key))
         fixed += dropped
@@ -255,7 +255,7 @@ def fitted(
             for name in defaults
         }
     )
-    return Fit(found, (*told, *fixed))
+    return Fit(found, (*determinations, *fixed))
 
 
 def standard_errors(jacobian: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -96,11 +96,11 @@ def _residuals(
 
 def undetermined(calibration: Calibration) -> str:
     """A warning of the constants that the rows do not tell; "" if they tell all."""
-    untold = [one for one in calibration.determinations if not one.is_fitted]
-    if not untold:
+    unfitted = [one for one in calibration.determinations if not one.is_fitted]
+    if not unfitted:
         return ""
-    facts = ", ".join(f"{_name(one)} {_how_far(one)}" for one in untold)
-    those = "it stays" if len(untold) == 1 else "they stay"
+    facts = ", ".join(f"{_name(one)} {_how_far(one)}" for one in unfitted)
+    those = "it stays" if len(unfitted) == 1 else "they stay"
     return (
         f"the rows do not tell {facts}: {those} as shipped; add rows of other sizes, ranks or "
         "operators"

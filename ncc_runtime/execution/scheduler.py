@@ -258,40 +258,70 @@ class AtOnce:
     posts: np.ndarray  # (ranks, s) how often on each rank
     pushed: tuple[tuple[int, np.ndarray], ...]  # rings, and how many rows on each rank, (ranks,)
 
-    @classmethod
-    def of(
-        cls, executable: Executable, placeholder: int, groups: tuple[tuple[int, ...], ...]
-    ) -> "AtOnce | None":
-        """None if several programs take part, or its rows do not follow each other."""
-        posts = np.zeros((executable.ranks, executable.semaphore_count), np.int64)
-        group_of: np.ndarray = np.full(executable.ranks, IDLE)
-        for number, group in enumerate(groups):
-            group_of[list(group)] = number
-        core: tuple[int, int, int] | None = None
-        pushed = []
-        for number, queue in enumerate(executable.queues):
-            if isinstance(queue, EngineQueue):
-                continue
-            rows = np.flatnonzero(queue.placeholder == placeholder)
-            if not len(rows):
-                continue
-            span = slice(int(rows[0]), int(rows[-1]) + 1)
-            if isinstance(queue, CcQueue):
-                if core is not None or len(rows) != span.stop - span.start:
-                    return None
-                core = number, span.start, span.stop
-            else:
-                pushed.append((number, np.count_nonzero(queue.peer[rows] != IDLE, axis=0)))
-            for post in queue.sync.posts:
-                ranks, sems = np.broadcast_arrays(post.rank[rows], post.sem[rows])
-                is_made = ranks != IDLE
-                np.add.at(posts, (ranks[is_made], sems[is_made]), 1)
-        if core is None:
-            return None
-        sems = np.flatnonzero(posts.any(axis=0))
-        sizes = np.array([len(group) for group in groups])
-        own = posts[:, sems]
-        return cls(placeholder, groups, sizes, group_of, *core, sems, own, tuple(pushed))
+
+Groups = tuple[tuple[int, ...], ...]
+"""Ranks that meet."""
+
+
+def all_at_once(executable: Executable, groups_of: Mapping[int, Groups]) -> dict[int, AtOnce]:
+    """Collectives as they are performed at once, by placeholder, given the groups of each.
+
+    Those are missing in which several programs take part, or whose rows do not follow each other.
+    """
+    queues = [
+        (number, queue, _rows_by_placeholder(queue))
+        for number, queue in enumerate(executable.queues)
+        if not isinstance(queue, EngineQueue)
+    ]
+    found = {}
+    for placeholder, groups in groups_of.items():
+        own = [
+            (number, queue, rows[placeholder])
+            for number, queue, rows in queues
+            if placeholder in rows
+        ]
+        if (one := _at_once(executable, placeholder, groups, own)) is not None:
+            found[placeholder] = one
+    return found
+
+
+def _rows_by_placeholder(queue: CcQueue | DmaQueue) -> Mapping[int, np.ndarray]:
+    """The rows of each collective, ascending."""
+    order = np.argsort(queue.placeholder, kind="stable")
+    numbers, first = np.unique(queue.placeholder[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, first[1:]), strict=False))
+
+
+def _at_once(
+    executable: Executable,
+    placeholder: int,
+    groups: Groups,
+    queues: Iterable[tuple[int, CcQueue | DmaQueue, np.ndarray]],
+) -> AtOnce | None:
+    """A collective whose rows of these queues are given."""
+    posts = np.zeros((executable.ranks, executable.semaphore_count), np.int64)
+    group_of: np.ndarray = np.full(executable.ranks, IDLE)
+    for number, group in enumerate(groups):
+        group_of[list(group)] = number
+    core: tuple[int, int, int] | None = None
+    pushed = []
+    for number, queue, rows in queues:
+        if isinstance(queue, CcQueue):
+            first, end = int(rows[0]), int(rows[-1]) + 1
+            if core is not None or len(rows) != end - first:
+                return None
+            core = number, first, end
+        else:
+            pushed.append((number, np.count_nonzero(queue.peer[rows] != IDLE, axis=0)))
+        for post in queue.sync.posts:
+            ranks, sems = np.broadcast_arrays(post.rank[rows], post.sem[rows])
+            is_made = ranks != IDLE
+            np.add.at(posts, (ranks[is_made], sems[is_made]), 1)
+    if core is None:
+        return None
+    sems = np.flatnonzero(posts.any(axis=0))
+    sizes = np.array([len(group) for group in groups])
+    return AtOnce(placeholder, groups, sizes, group_of, *core, sems, posts[:, sems], tuple(pushed))
 
 
 @attrs.frozen(eq=False)
@@ -305,6 +335,13 @@ class RowBatch:
     wait_value: np.ndarray  # (r,) int64, the value that it waited for
     collective: AtOnce | None = None  # performed at once, by the groups
     groups: tuple[int, ...] = ()  # of the collective, by number, ascending
+
+    def count(self) -> int:
+        """How many rows, over all ranks."""
+        if self.collective is None:
+            return len(self.ranks)
+        own = (self.collective.end - self.collective.first) * len(self.ranks)
+        return own + sum(int(rows[self.ranks].sum()) for _, rows in self.collective.pushed)
 
 
 Perform = Callable[[Sequence[RowBatch]], None]
@@ -446,7 +483,7 @@ class Scheduler:
                 perform(batches)
                 for batch in batches:
                     state.complete(batch)
-                    now.done += len(batch.ranks)
+                    now.done += batch.count()
         if self._programs or state.rings.pending():
             raise deadlock_report(state.executable, state.stuck(), state.semaphores)
 

@@ -153,7 +153,7 @@ class TimingModel:
                 for engine in computing
                 for mode, factor in factors[engine].items()
             },
-            flops_per_s={dtype: self.work_per_s(Engine.TENSOR, dtype) for dtype in DType},
+            flops_per_s={dtype: self._reached_per_s(dtype) for dtype in DType},
             dma_bytes_per_s=self.dma_bandwidth_bytes_per_s,
             dma_start_ps=self.dma_start_ps,
             dma_least_ps=self.dma_least_ps,
@@ -180,7 +180,7 @@ class TimingModel:
         return self.execution_barrier_ps * (chips - 1).bit_length()
 
     def work_per_s(self, engine: Engine, dtype: DType) -> int:
-        """Flops (Tensor) or elements (others) a rank's engine does in a second; 0: none.
+        """Flops (Tensor) or elements (others) a second at an engine's peak, of a rank; 0: none.
 
         A type without a peak of its own runs at float32's, floats of 4 and 6 bits at that of 8, and
         elements wider than 4 bytes count as several of 4 (assumed).
@@ -189,9 +189,15 @@ class TimingModel:
         parts = max(1, dtype.size_bytes // 4)
         if engine is not Engine.TENSOR:
             return rates.clock_hz * rates.elements_per_cycle * self.cores // parts
-        kind = "f8" if dtype.is_float and dtype.size_bytes == 1 else dtype.value
+        kind = _product_kind(dtype)
         peak = rates.flops_per_s.get(kind, rates.flops_per_s["f32"] // parts)
         return max(1, peak * self.cores)
+
+    def _reached_per_s(self, dtype: DType) -> int:
+        """Of the peak what products reach; a type without a share of its own has float32's."""
+        shares = self.engines[Engine.TENSOR].reached_percent
+        share = shares.get(_product_kind(dtype), shares["f32"])
+        return max(1, self.work_per_s(Engine.TENSOR, dtype) * share // 100)
 
     def transfer_ps(
         self,
@@ -229,3 +235,8 @@ class TimingModel:
         is_local = np.asarray(transport) == Transport.LOCAL.code
         write = np.where(is_local, self.semaphore_local_ps, self.semaphore_remote_ps)
         return np.asarray(write + self.latency_ps(transport, links_ps))
+
+
+def _product_kind(dtype: DType) -> str:
+    """What the Tensor engine's rates of a type stand under, if it has some of its own."""
+    return "f8" if dtype.is_float and dtype.size_bytes == 1 else dtype.value

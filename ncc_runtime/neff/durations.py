@@ -7,11 +7,11 @@ import attrs
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work.work import LANES, Mode, Work, WorkPhase
+from ncc_runtime.neff.work.work import PARTITIONS, Mode, Work, WorkPhase
 
 PS_PER_S = 10**12
 
-FLOPS_PER_CYCLE = 2 * LANES * LANES
+FLOPS_PER_CYCLE = 2 * PARTITIONS * PARTITIONS
 """What the Tensor engine's array multiplies and adds in a cycle."""
 
 
@@ -30,10 +30,29 @@ class Speeds:
 
 @attrs.frozen
 class Duration:
-    """The time of an instruction: what comes before anything moves, and what goes on with that."""
+    """The time of an instruction: what comes before anything moves, and what goes on with that.
 
-    start_ps: int
-    work_ps: int
+    Engines and DMA work at once on different tiles, but for one tile of who has less to do.
+    """
+
+    steps_ps: int  # of engines, before anything is worked on: those that wait for one another
+    starts_ps: int  # of DMAs, until bytes flow
+    engines_ps: int
+    dma_ps: int
+    engines_tile_ps: int  # of one tile
+    dma_tile_ps: int  # of one tile, its load and its store
+
+    @property
+    def start_ps(self) -> int:
+        """Before anything moves."""
+        return self.steps_ps + self.starts_ps
+
+    @property
+    def work_ps(self) -> int:
+        """From then on."""
+        if self.engines_ps >= self.dma_ps:
+            return self.engines_ps + self.dma_tile_ps
+        return self.dma_ps + self.engines_tile_ps
 
     @property
     def ps(self) -> int:
@@ -61,10 +80,13 @@ def duration_of(work: Work, speeds: Speeds) -> Duration:
         for phase in work.phases
         for engine, count in phase.chain.items()
     )
-    longer, shorter = max(engines_ps, dma_ps), min(engines_ps, dma_ps)
     return Duration(
-        work.starts * speeds.dma_start_ps + steps_ps + work.tables * speeds.table_ps,
-        longer + ceil(work.tile * shorter),
+        steps_ps + work.tables * speeds.table_ps,
+        work.starts * speeds.dma_start_ps,
+        engines_ps,
+        dma_ps,
+        ceil(work.tile * engines_ps),
+        ceil(work.tile * dma_ps),
     )
 
 
@@ -109,7 +131,7 @@ def _generic() -> Speeds:
     quick = {Mode.FULL: 1, Mode.NARROW: 4, Mode.NARROW_PAIR: 2}
     return Speeds(
         elements_per_s={
-            (engine, mode): LANES * 10**9 * (times if engine is Engine.VECTOR else 1)
+            (engine, mode): PARTITIONS * 10**9 * (times if engine is Engine.VECTOR else 1)
             for engine in (Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
             for mode, times in quick.items()
         },

@@ -7,17 +7,16 @@ they are. All others may read what they have written already.
 
 A fusion goes through its arrays tile by tile, once for each reduction that waits for another, and
 writes its results in the last pass. It may write a result over an operand where that pass reads
-each tile of it in the turn that writes the tile: no value is larger, those as large have its shape,
-so that all are cut alike, and rows compute element by element, reduce, or broadcast and reshape
-what is smaller. What a reduction gives is complete before the last pass begins.
+each tile of it in the turn that writes the tile: what it computes from the operand, it computes
+element by element. What a reduction gives is complete before the last pass begins. Other values may
+be made in any way, a gradient by a product, for they do not read the operand's memory.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import Fusion
+from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion
 
 _ELEMENTWISE = frozenset({Shape.UNARY, Shape.BINARY, Shape.TERNARY, Shape.MAP})
 
@@ -54,26 +53,36 @@ def may_overwrite(
     if opcode == "scatter":  # of n arrays: these, their indices, n arrays of updates
         return operand == result
     if fusion is not None:
-        return _goes_tile_by_tile(fusion, read)
+        return operand in read_in_turn(fusion)
     return OPCODES[opcode].shape in _ELEMENTWISE
 
 
-_MOVES = frozenset({"broadcast", "reshape"})
-_MADE = frozenset({"constant", "iota", "reduce"})
+def read_in_turn(fusion: Fusion) -> frozenset[int]:
+    """The operands of which the last pass of a fusion reads an element only where it writes it.
 
-
-def _goes_tile_by_tile(fusion: Fusion, whole: ArrayLike) -> bool:
-    """Whether a fusion has read each tile of an array once when it writes that tile."""
-    elements = math.prod(whole.shape)
-    if any(
-        value.elements > elements or (value.elements == elements and value.shape != whole.shape)
-        for value in fusion.values
-    ):
-        return False
+    One walk over the body, with the operands that each value reads so as bits of an integer.
+    """
+    reading = {parameter: 1 << parameter for parameter in range(fusion.parameters)}
+    elsewhere = 0
     for row in fusion.body:
-        if row.opcode in _MOVES:  # of all elements they might change their order
-            if fusion.values[row.operands[0]].elements == elements:
-                return False
-        elif row.opcode not in _MADE and OPCODES[row.opcode].shape not in _ELEMENTWISE:
-            return False
-    return True
+        if row.opcode in (CONSTANT, "reduce"):
+            continue
+        read = 0
+        for operand in row.operands:
+            read |= reading.get(operand, 0)
+        if read and not _is_elementwise(fusion, row):
+            elsewhere |= read
+        elif read:
+            reading.update(dict.fromkeys(row.results, read))
+    return frozenset(k for k in range(fusion.parameters) if not elsewhere >> k & 1)
+
+
+def _is_elementwise(fusion: Fusion, row: FusedInstr) -> bool:
+    """Whether each element of a row's results is made of those in its place, and of scalars.
+
+    A cast between types of different sizes is not: it makes one element of several, or several.
+    """
+    shape = fusion.values[row.results[0]].shape
+    return OPCODES[row.opcode].shape in _ELEMENTWISE and all(
+        fusion.values[operand].shape in (shape, ()) for operand in row.operands
+    )

@@ -40,6 +40,7 @@ from ncc_runtime.topology.format.rows import (
 from ncc_runtime.topology.format.spec import (
     ENGINE_NAMES,
     LARGEST,
+    PRODUCT_KINDS,
     FabricShape,
     Figure,
     LevelKind,
@@ -69,6 +70,7 @@ class EngineRates:
     flops_per_s: Mapping[str, int]  # by bf16, f16, f8, f32; empty but for Tensor
     narrow_factor: int = 1  # times as many elements of 2-byte floats, one array in
     narrow_pair_factor: int = 1  # times as many where two arrays come in, or one byte goes out
+    reached_percent: Mapping[str, int] = attrs.field(factory=dict)  # of these, by products
 
 
 @attrs.frozen
@@ -520,20 +522,28 @@ def _engines(spec: Spec) -> Mapping[str, EngineRates]:
     for name in ENGINE_NAMES:
         clock = spec.number(f"engine.{name}.clock_hz")
         if name == "Tensor":
-            prefix = "engine.Tensor.flops_per_s."
-            peaks = {kind: spec.number(prefix + kind) for kind in ("bf16", "f16", "f8", "f32")}
-            rates[name] = EngineRates(clock, 0, MappingProxyType(peaks))
+            rates[name] = _tensor_rates(spec, clock)
         else:
             lanes = 0 if name == "Sync" else spec.number(f"engine.{name}.elements_per_cycle")
             if clock * lanes > 4 * LARGEST:
                 reason = f"{clock * lanes} elements a second are more than 4 x 10^15"
                 raise spec.error(f"engine.{name}.elements_per_cycle", reason)
-            factors = (
-                spec.number_or(f"engine.{name}.{factor}", 1)
-                for factor in ("narrow_factor", "narrow_pair_factor")
+            key = f"engine.{name}.{{}}".format
+            rates[name] = EngineRates(
+                clock,
+                lanes,
+                MappingProxyType({}),
+                spec.number_or(key("narrow_factor"), 1),
+                spec.number_or(key("narrow_pair_factor"), 1),
             )
-            rates[name] = EngineRates(clock, lanes, MappingProxyType({}), *factors)
     return MappingProxyType(rates)
+
+
+def _tensor_rates(spec: Spec, clock: int) -> EngineRates:
+    key = "engine.Tensor.{}.{}".format
+    peaks = {kind: spec.number(key("flops_per_s", kind)) for kind in PRODUCT_KINDS}
+    reached = {kind: spec.number_or(key("reached_percent", kind), 100) for kind in PRODUCT_KINDS}
+    return EngineRates(clock, 0, MappingProxyType(peaks), reached_percent=MappingProxyType(reached))
 
 
 def _efa(spec: Spec) -> Efa | None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ncc_compiler
 from ncc_runtime import load
 from ncc_runtime.bits.compared import BitsComparison, measured
 from ncc_runtime.bits.orders import CollectiveOrder, ResultOrder, SumsOf, orders
@@ -335,3 +336,25 @@ def test_elements_without_a_bound_leave_the_share_to_the_others(dtype: DType, ex
     assert 0 < known <= 1
     with_extra = [np.append(array, dtype.numpy.type(extra)) for array in operands]
     assert measured(sums, two, with_extra)[1] == known
+
+
+def test_equal_collectives_of_joined_programs_are_each_among_ranks_of_its_own() -> None:
+    text = """HloModule m
+      sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+      ENTRY e {
+        x = f32[300] parameter(0)
+        ROOT y = f32[300] all-reduce(x), replica_groups={{0,3,4},{1,2,5}}, to_apply=sum
+      }"""
+    neff = ncc_compiler.compile_text(text)
+    alone, joined = load(neff), load([(neff, [0, 3, 4]), (neff, [1, 2, 5])])
+    of_both = orders(joined.executable)
+    assert [[one.rank for one in of_both[n].results] for n in range(2)] == [[0, 3, 4], [1, 2, 5]]
+    assert [{one.group for one in of_both[n].results} for n in range(2)] == [
+        {(0, 3, 4)},
+        {(1, 2, 5)},
+    ]
+    x = np.random.default_rng(0).standard_normal((6, 300)).astype(np.float32)
+    (expected,) = alone.run([x]).outputs
+    first, second = joined.run([x[[0, 3, 4]], x[[1, 2, 5]]]).outputs
+    assert first.tobytes() == expected[[0, 3, 4]].tobytes()
+    assert second.tobytes() == expected[[1, 2, 5]].tobytes()

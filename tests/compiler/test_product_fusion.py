@@ -1,6 +1,5 @@
 """Products that join the work beside them, and what must stay apart."""
 
-import numpy as np
 import pytest
 
 from ncc_compiler.ir.graph import Computation, Module
@@ -8,8 +7,7 @@ from ncc_compiler.ir.text.printer import print_computation
 from ncc_compiler.overlap.fuse import Fuse
 from ncc_compiler.overlap.products import FuseProducts
 from ncc_compiler.passes.manager import run_passes
-from tests.compiler.small_modules import SUM, assert_same_bits, load
-from tests.reference_runs import reference_outputs
+from tests.compiler.small_modules import SUM, load, with_same_bits
 
 GIVEN = (
     "%x = f32[8,6] parameter(0)",
@@ -26,15 +24,7 @@ SECOND = "%y = f32[8,10] dot(%v, %w), lhs_contracting_dims={1}, rhs_contracting_
 def fused(*lines: str, ranks: int = 1) -> Module:
     """The module after both passes, whose values are bit for bit those of before."""
     before = load(*lines, header=f"HloModule m, num_partitions={ranks}", before=SUM)
-    after = run_passes(before, [Fuse(), FuseProducts()], verify_each=True)
-    entry = before.entry_computation
-    draw = np.random.default_rng(0)
-    inputs = [
-        draw.standard_normal((ranks, *entry.nodes[p].array.shape)).astype(np.float32)
-        for p in entry.parameters()
-    ]
-    assert_same_bits(reference_outputs(after, inputs), reference_outputs(before, inputs))
-    return after
+    return with_same_bits(before, [Fuse(), FuseProducts()])
 
 
 def with_products(after: Module) -> list[Computation]:

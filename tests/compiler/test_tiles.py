@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ncc_compiler.ir.graph import Computation, Module
 from ncc_compiler.overlap.tiles import (
-    SBUF_BYTES,
     TILE_BYTES,
     DimensionRole,
     Tiling,
@@ -17,6 +16,7 @@ from ncc_compiler.overlap.tiles import (
     fits,
     tiling,
 )
+from ncc_runtime.neff.work.work import SBUF_BYTES
 from tests.compiler.small_modules import SUM, load
 
 MAXIMUM = SUM.replace("%sum", "%max").replace("add", "maximum")

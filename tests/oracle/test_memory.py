@@ -99,7 +99,7 @@ def test_a_checkpointed_scan_takes_clearly_less(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_donated_cache_is_in_memory_once(level: int) -> None:
+def test_donated_weights_and_a_donated_cache_are_in_memory_once(level: int) -> None:
     def step(weights, cache, x, at):
         gradient = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(weights)
         cache = jax.lax.dynamic_update_slice(cache, x, (at, 0))
@@ -116,8 +116,8 @@ def test_a_donated_cache_is_in_memory_once(level: int) -> None:
     found = ncc_runtime.load(neff).run(*arguments, checked=True).result
     for one, other in zip(found, step(*arguments), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-    # the state, what else is given, and a gradient, a step of it and the new weights
+    # the state, what else is given, and unfused a gradient, a step of it and its factors
     state = weights.nbytes + cache.nbytes
-    assert neff.program.hbm_bytes < state + x.nbytes + 3 * weights.nbytes + BESIDES
+    assert neff.program.hbm_bytes < state + x.nbytes + 3 * weights.nbytes * (level == 0) + BESIDES
     assert {pair[1] for pair in neff.program.aliases} == {0, 1}
-    assert 1 in neff.program.donated().values()
+    assert {*neff.program.donated().values()} == {0, 1}

@@ -95,7 +95,7 @@ def test_an_update_reduces_gradients_over_instances_and_gathers_weights() -> Non
 
 
 def test_an_update_of_whole_weights_reduces_one_bucket() -> None:
-    run = timed(programs.replicated_update(TINY_BERT, 1, 4, "Lamb", programs.F32))
+    run = timed(programs.replicated_update(TINY_BERT, 1, 4, "Lamb"))
     assert [(row.op, row.group_size) for row in run.collectives] == [("all-reduce", 4)]
 
 

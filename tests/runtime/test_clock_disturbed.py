@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from ncc_runtime.execution.clock import machine_code, uncompiled
 from ncc_runtime.execution.clock.clock import Clock
+from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.disturbance import (
+    FULL_SPEED,
     Disturbance,
     MemoryFault,
     PartSpeed,
@@ -16,7 +18,7 @@ from ncc_runtime.execution.disturbance import (
     TransferFault,
 )
 from ncc_runtime.execution.trace import Trace
-from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_comparison import first_difference
 from tests.clock_reference import Reference
@@ -201,3 +203,33 @@ def test_a_transfer_of_no_bytes_waits_while_its_rank_stands_still() -> None:
                 for queue in range(len(executable.queues))
             )
             agreed(clock, Disturbance(queues=still), executable)
+
+
+ONE_SUM = """
+ENTRY main {
+  a = f32[4194304] parameter(0)
+  b = f32[4194304] parameter(1)
+  ROOT c = f32[4194304] add(a, b)
+}
+"""
+
+
+def test_an_engine_that_slows_down_slows_no_dma() -> None:
+    """A sum of 48 MiB of traffic waits for DMA, which starts when the engine gets to it."""
+    executable = compiled(ONE_SUM)
+    clock = Clock(executable, planned(executable))
+    (number,) = (
+        k
+        for k, queue in enumerate(executable.queues)
+        if isinstance(queue, EngineQueue) and len(queue.table)
+    )
+    queue = executable.queues[number]
+    assert isinstance(queue, EngineQueue)
+    costs = engine_costs(executable.program, clock._parts.model, queue)
+    assert costs.dma[0] > 2 * costs.engines[0]
+    slowed = clock.run(Disturbance(queues=(QueueSpeed(number, 0, FULL_SPEED // 2),)))
+    later = slowed.trace.time_ps - clock.run().trace.time_ps
+    assert later == costs.overhead[0] + costs.engines_tile[0]
+    stopped = QueueSpeed(number, 0, 0, 30 * 10**6, 37 * 10**6)
+    later = clock.run(Disturbance(queues=(stopped,))).trace.time_ps - clock.run().trace.time_ps
+    assert later == 7 * 10**6

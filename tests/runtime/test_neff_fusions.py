@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import ncc_runtime
-from ncc_runtime.errors import NeffError
 from ncc_runtime.lowering.listing import list_executable, listed_queues
 from ncc_runtime.neff.check import check
 from ncc_runtime.neff.listing import as_json, parse_program, print_program
 from ncc_runtime.neff.program import Program
 from ncc_runtime.report.row_texts import row_texts
+from tests.wrong_listings import assert_breach, assert_refused, changed
 
 LISTING = Path(__file__).parents[1] / "data" / "neff" / "fused.listing"
 
@@ -61,10 +61,7 @@ def test_the_program_that_is_broken_below_is_whole(program: Program) -> None:
 def test_a_breach_is_reported_under_its_rule(
     identifier: str, old: str, new: str, complaint: str
 ) -> None:
-    text = LISTING.read_text()
-    assert old in text
-    found = check(parse_program(text.replace(old, new, 1)))
-    assert any(one.startswith(f"{identifier} ") and complaint in one for one in found), found
+    assert_breach(changed(LISTING.read_text(), old, new), identifier, complaint)
 
 
 def test_a_fusion_has_no_more_parameters_than_values(program: Program) -> None:
@@ -85,11 +82,7 @@ def test_a_fusion_has_no_more_parameters_than_values(program: Program) -> None:
     ],
 )
 def test_a_wrong_listing_is_refused_with_its_line(old: str, new: str, message: str) -> None:
-    text = LISTING.read_text()
-    assert old in text
-    with pytest.raises(NeffError) as error:
-        parse_program(text.replace(old, new, 1))
-    assert str(error.value).startswith(message)
+    assert_refused(changed(LISTING.read_text(), old, new), message)
 
 
 def test_a_rank_lists_the_rows_of_a_fusion_below_its_instruction(program: Program) -> None:

@@ -14,6 +14,7 @@ from ncc_runtime.neff.listing import parse_program
 from ncc_runtime.neff.program import MAX_SEMAPHORES, Program, Semaphore
 from ncc_runtime.neff.table import Instr, InstrTable
 from tests.runtime import test_neff_control, test_neff_fusions
+from tests.wrong_listings import assert_breach, changed
 
 ROOT = Path(__file__).parents[2]
 LISTING = ROOT / "tests" / "data" / "neff" / "step.listing"
@@ -137,10 +138,7 @@ def test_the_program_that_is_broken_below_is_whole(program: Program) -> None:
 def test_a_breach_is_reported_under_its_rule(
     identifier: str, old: str, new: str, complaint: str
 ) -> None:
-    text = LISTING.read_text()
-    assert old in text
-    found = check(parse_program(text.replace(old, new, 1)))
-    assert any(one.startswith(f"{identifier} ") and complaint in one for one in found), found
+    assert_breach(changed(LISTING.read_text(), old, new), identifier, complaint)
 
 
 def with_queue(program: Program, **columns: object) -> Program:

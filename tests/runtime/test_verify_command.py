@@ -12,7 +12,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import ProofError
-from ncc_runtime.lowering.executable import IDLE
+from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff import container
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.runtime import Model
@@ -56,13 +56,13 @@ def two_rings(tmp_path: Path) -> str:
 def proving(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The executables that are proved from now on."""
     found: list[object] = []
-    real = prove.prove
+    real = prove.prove_with_evidence
 
-    def counted(executable: object) -> tuple[Proof, ...]:
+    def counted(executable: Executable) -> tuple[tuple[Proof, ...], prove.Evidence | None]:
         found.append(executable)
         return real(executable)
 
-    monkeypatch.setattr(prove, "prove", counted)
+    monkeypatch.setattr(prove, "prove_with_evidence", counted)
     return found
 
 

@@ -20,7 +20,7 @@ from ncc_runtime.lowering.executable import (
     Post,
     Queue,
 )
-from ncc_runtime.machine_model.compute import compute_costs
+from ncc_runtime.machine_model.compute import ComputeCosts, compute_costs
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
 from ncc_runtime.machine_model.usage import completion_ps, signal_ps
@@ -37,12 +37,16 @@ MOST_WORK_S = 90_000
 class RowCosts:
     """What the rows of one queue take, each by itself."""
 
-    overhead: np.ndarray  # (n,) int64 ps, before anything is moved
-    work: np.ndarray  # (n,) int64 ps, while it is
+    overhead: np.ndarray  # (n,) int64 ps, of engines and CC-cores, before anything is moved
     traffic: np.ndarray  # (n,) int64 bytes, to and from memory
+    work: np.ndarray | None = None  # (n, 5) int64 ps of instructions, after that; see WORK
 
 
-def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> RowCosts:
+WORK = ("starts", "engines", "dma", "engines_tile", "dma_tile")
+"""The columns of an instruction's work, those of ComputeCosts."""
+
+
+def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> ComputeCosts:
     """The costs of instructions. LoweringError for one that takes a day or more."""
     costs = compute_costs(program, model, queue.engine, queue.table)
     if (longest_s := int(costs.work.max(initial=0)) // PS_PER_S) >= MOST_WORK_S:
@@ -50,7 +54,7 @@ def engine_costs(program: Program, model: TimingModel, queue: EngineQueue) -> Ro
             f"{queue.name} works for {longest_s:,} s on one instruction, the clock counts "
             f"less than {MOST_WORK_S:,}; run it without the clock, or split the array"
         )
-    return RowCosts(costs.overhead, costs.work, costs.traffic)
+    return costs
 
 
 def instruction_dtype(program: Program, table: InstrTable, row: int) -> DType | None:
@@ -77,8 +81,7 @@ def cc_costs(executable: Executable, model: TimingModel, queue: CcQueue) -> RowC
     placeholders = int(queue.placeholder.max(initial=0)) + 1
     loads = np.bincount(queue.placeholder[queue.opcode == CcOpcode.LOAD], minlength=placeholders)
     overhead[first] += loads[queue.placeholder[first]] * (row_ps + model.semaphore_local_ps)
-    nothing = np.zeros(len(queue.opcode), np.int64)
-    return RowCosts(overhead, nothing, nothing)
+    return RowCosts(overhead, np.zeros(len(queue.opcode), np.int64))
 
 
 class SemaphoreLatencies:

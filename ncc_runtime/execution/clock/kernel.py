@@ -255,15 +255,14 @@ def _begin_row(m: ClockState, process: int, start: int, cause: int, reason: int)
     if queue.kind != ENGINE and _is_idle(m, process):
         _move_on(m, process)
         return True
-    if it.stage == NONE:
-        begun = start - (-row.overhead * 100 // it.percent)
-        end = begun - (-row.work * 100 // it.percent)
-    else:
+    if it.stage != NONE:
         start = _started(m, process, start)
-        begun = start if start == NONE else _worked(m, process, start, row.overhead)
-        end = begun if begun == NONE else _worked(m, process, begun, row.work)
-        if end == NONE:
-            return False
+    begun = end = _worked(m, process, start, row.overhead)
+    if row.work != NONE:
+        begun = _moved(m, process, begun, m.cells[row.work])
+        end = _end_of_work(m, process, begun, row.work)
+    if end == NONE:
+        return False
     route = m.cells[row.route + queue.route * rank]
     if route != NONE:
         # a sum that int64 cannot hold is negative; what follows is later than the clock counts
@@ -291,12 +290,42 @@ def _started(m: ClockState, process: int, time: int) -> int:
     return time
 
 
+def _end_of_work(m: ClockState, process: int, time: int, work: int) -> int:
+    """When an instruction is done whose bytes flow from a time on; NONE for never.
+
+    Engines work at their speed, DMA at its own. See costs.WORK for the cells of the work.
+    """
+    worked = _worked(m, process, time, m.cells[work + 1])
+    if worked < 0:
+        return worked
+    moved = _moved(m, process, time, m.cells[work + 2])
+    if moved < 0 or worked < moved:
+        return _worked(m, process, moved, m.cells[work + 3])
+    return _moved(m, process, worked, m.cells[work + 4])
+
+
+def _moved(m: ClockState, process: int, time: int, ps: int) -> int:
+    """When the DMAs of an instruction have done something from a time on; NONE for never.
+
+    An engine that slows down during a run does not slow them; they stand still when it does.
+    """
+    it = m.process[process]
+    if time < 0 or ps == 0:
+        return time
+    ps = -(-ps * 100 // it.percent)
+    return time + ps if it.stage == NONE else _passed(m, process, time, ps)
+
+
 def _worked(m: ClockState, process: int, time: int, work: int) -> int:
     """When a process has done work, in ps at full speed, that it begins at a time; NONE for never.
 
     An engine works at its speed. Other queues work as usual unless they stand still.
     """
     it = m.process[process]
+    if time < 0 or time == BEYOND:
+        return time
+    if it.stage == NONE:
+        return time - (-work * 100 // it.percent)
     if m.queue[process // m.sizes[0].ranks].kind != ENGINE:
         return _passed(m, process, time, work) if work > 0 else time
     units, at = 0, it.stage  # left are `work` ps and units, that is millionths of one
@@ -333,7 +362,7 @@ def _passed(m: ClockState, process: int, time: int, ps: int) -> int:
     """
     it = m.process[process]
     at = it.stage
-    while True:
+    while time < BEYOND:
         stage = m.stage[at]
         at += 1
         if stage.until <= time:
@@ -346,6 +375,7 @@ def _passed(m: ClockState, process: int, time: int, ps: int) -> int:
             it.halted = time
             return NONE
         time = stage.until
+    return time
 
 
 def _complete_row(m: ClockState, process: int) -> bool:

@@ -14,7 +14,13 @@ from ncc_runtime.execution.clock.columns import (
     distinct_rows,
     paired_rows,
 )
-from ncc_runtime.execution.clock.costs import RowCosts, SemaphoreLatencies, cc_costs, engine_costs
+from ncc_runtime.execution.clock.costs import (
+    WORK,
+    RowCosts,
+    SemaphoreLatencies,
+    cc_costs,
+    engine_costs,
+)
 from ncc_runtime.execution.clock.instances import Instances, of_first_instance, places_in_instances
 from ncc_runtime.execution.clock.max_min import MICRO
 from ncc_runtime.execution.clock.routes import RouteRecords
@@ -133,7 +139,10 @@ class ProgramTables:
         record, sync = self._queue[number : number + 1], queue.sync
         rows = empty("row", len(sync.wait_sem))
         costs = self._costs(queue)
-        rows["overhead"], rows["work"] = costs.overhead, costs.work
+        rows["overhead"], rows["work"] = costs.overhead, NONE
+        if costs.work is not None:
+            first = self._cells.append(costs.work)
+            rows["work"] = first + costs.work.shape[1] * np.arange(len(rows))
         rows["pushed"] = queue.ring_row if isinstance(queue, CcQueue) else NONE
         if isinstance(queue, DmaQueue):
             rows["message"] = queue.placeholder * np.int64(2**32) + queue.round
@@ -193,11 +202,13 @@ class ProgramTables:
     def _costs(self, queue: Queue) -> RowCosts:
         executable, model = self._executable, self._parts.model
         if isinstance(queue, EngineQueue):
-            return engine_costs(executable.program, model, queue)
+            costs = engine_costs(executable.program, model, queue)
+            work = np.stack([getattr(costs, column) for column in WORK], axis=1)
+            return RowCosts(costs.overhead, costs.traffic, work)
         if isinstance(queue, CcQueue):
             return cc_costs(executable, model, queue)
         nothing = np.zeros(len(queue.opcode), np.int64)
-        return RowCosts(nothing, nothing, nothing)
+        return RowCosts(nothing, nothing)
 
     def _moved(
         self, number: int, queue: Queue, costs: RowCosts

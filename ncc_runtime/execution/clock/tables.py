@@ -79,8 +79,9 @@ RECORDS = {
     "queue": _record(
         "kind length base wait_sem wait_value size route first_post end_post tail offset run_sizes"
     ),
-    # of a row: ps before its work and of it at full speed, offsets of its cells, the row of a ring
-    # that it pushes, its jump; of a ring's: the same number for what goes to a peer in one message
+    # of a row: ps before its work at full speed, the offset in `cells` of an instruction's work
+    # (costs.WORK), offsets of its cells, the row of a ring that it pushes, its jump; of a ring's:
+    # the same number for what goes to a peer in one message
     "row": _record("overhead work wait_sem wait_value size route pushed jump message"),
     # of a post of a queue: the number of its first row in `posted`, strides of its columns
     "post": _record("base rank sem latency"),

@@ -146,12 +146,12 @@ class Devices:
     def load(
         self,
         inputs: Iterable[np.ndarray],
-        again: Container[int] = (),
+        unchanged: Container[int] = (),
         tape: Tape | None = None,
     ) -> None:
         """Write parameters, each [ranks, *shape], and constants.
 
-        Those `again`, by number, are the same in the next step, whatever a run writes over them.
+        Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a `tape` is played next, and `release` called behind it, inputs may be read where they
         are, and outputs be written where the caller gets them.
         """
@@ -170,7 +170,7 @@ class Devices:
             if tensor in borrowed and self._move(tensor, array):
                 continue
             self._views[tensor][rows] = array
-            if number in again and tensor in on_inputs.values():
+            if number in unchanged and tensor in on_inputs.values():
                 self._overwritten[number] = self._views[tensor][rows].copy()
         if tape is None or not self._has_constants:  # what plays a tape writes none
             self._load_constants()
@@ -545,6 +545,13 @@ class Devices:
         results = compute(one.call, operands)
         if keeps:
             results = [np.array(result) for result in results]
+        elif one.overlaps:
+            # a result may be an operand as it is, which must outlive the writing of the others
+            memory = self.arena.bytes
+            results = [
+                result.copy() if np.may_share_memory(result, memory) else result
+                for result in results
+            ]
         return functools.partial(self._write, one.results, one.rows, ranks, results)
 
     def _run_blocks(self, one: "_Instruction", operands: Sequence[np.ndarray]) -> None:
@@ -614,7 +621,11 @@ class Devices:
             ranks=ranks,
         )
         plan = self._plan_of(queue, row, call) if is_run else None
-        overlaps = plan is not None and self._overlaps(instr, plan)
+        if plan is not None:
+            overlaps = self._overlaps(instr, plan)
+        else:
+            is_several = len(instr.results) > 1
+            overlaps = is_several and _share_memory(program, instr.operands, instr.results)
         one = _Instruction(call, instr.operands, instr.results, rows, updates, plan, overlaps)
         if is_run:
             self._instructions[key] = one
@@ -645,7 +656,7 @@ class _Instruction:
     rows: slice | np.ndarray  # of the ranks
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
     plan: BlockPlan | None  # of what is computed block by block
-    overlaps: bool  # whether results lie where operands are still read
+    overlaps: bool  # results lie where operands may still be read
 
 
 @attrs.frozen(eq=False)

@@ -1,6 +1,6 @@
 """The work of a program's instructions, read off their opcodes, attributes and types."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 import numpy as np
@@ -10,6 +10,7 @@ from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Regi
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 from ncc_runtime.neff.work.dataflow import Dataflow
+from ncc_runtime.neff.work.kept import NOTHING_KEPT, Kept, kept_in_sbuf
 from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
 from ncc_runtime.neff.work.phases import phases_of_rows, work_of_rows
 from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
@@ -18,7 +19,8 @@ from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
 def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
     """The different works of a queue's instructions, and the number of each instruction's, (n,).
 
-    Instructions of one opcode, one row of attributes and the same types do the same work.
+    Instructions of one opcode, one row of attributes and the same types do the same work, but for
+    what stays in SBUF from the instruction before or for the next.
     """
     kinds: dict[tuple[DType, tuple[int, ...]], int] = {}
     is_method = [_is_counted(name) for name in table.opcode_names]
@@ -34,6 +36,7 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
     columns = (table.opcode, table.attribute, table.result_count)
     numbers: dict[object, int] = {}
     works: list[Work] = []
+    kept_by_row = kept_in_sbuf(program, table)
     index = np.empty(len(table), np.int64)
     for row, (opcode, attribute, results) in enumerate(
         zip(*(column.tolist() for column in columns), strict=True)
@@ -42,16 +45,19 @@ def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[
         used = tensors[first:last]
         operands = used[results:]
         # a product of an array with itself reads one array
-        same = tuple(map(operands.index, operands)) if 1 < len(operands) < 4 else ()
+        is_each_once = len(set(operands)) == len(operands)
+        same = () if is_each_once else tuple(map(operands.index, operands))
+        kept = kept_by_row.get(row)
         key = (
             *(opcode, attribute, results, same, tuple([kind[tensor] for tensor in used])),
             elements[row] if is_method[opcode] else 0,
             table.opcode_names[opcode] in _UPDATES
             and program.address(operands[0]) == program.address(used[0]),
+            tuple((t in kept.loads, t in kept.stores) for t in used) if kept else None,
         )
         number = numbers.setdefault(key, len(works))
         if number == len(works):
-            works.append(_work_of(program, engine, table[row]))
+            works.append(_work_of(program, engine, table[row], kept or NOTHING_KEPT))
         index[row] = number
     return works, index
 
@@ -70,14 +76,16 @@ def _is_counted(opcode: str) -> bool:
     return is_window or OPCODES[opcode].shape is Shape.METHOD
 
 
-def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
+def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work:
     if OPCODES[instr.opcode].shape is Shape.CONTROL or not instr.operands + instr.results:
         return NOTHING
     attributes = program.attributes[instr.attribute] if instr.attribute != NONE else {}
     if instr.opcode == FUSION:
         number = attributes["fusion"]
         assert isinstance(number, int), instr.opcode
-        return work_of_fusion(program.fusions[number], program.regions)
+        fusion = program.fusions[number]
+        values = kept.among(instr, range(fusion.parameters), fusion.results)
+        return work_of_fusion(fusion, program.regions, values)
     # operands that are one tensor are one value
     places = {tensor: place for place, tensor in enumerate(dict.fromkeys(instr.operands))}
     types = [program.tensors[tensor] for tensor in (*places, *instr.results)]
@@ -90,7 +98,7 @@ def _work_of(program: Program, engine: Engine, instr: Instr) -> Work:
     flow = Dataflow(types, len(places), (row,), results, program.regions, engine, counted)
     is_scatter = instr.opcode == "scatter"
     if instr.opcode not in MOVES and not is_scatter:
-        return work_of_rows(flow)
+        return work_of_rows(flow, kept.among(instr, operands, results))
     is_in_place = instr.opcode in _UPDATES and _is_in_place(program, instr)
     price = work_of_scatter if is_scatter else work_of_move
     return price(row, types, is_in_place)
@@ -121,11 +129,11 @@ def _by_sequencer(read: Iterable[Typed], written: Iterable[Typed]) -> Work:
     )
 
 
-def work_of_fusion(fusion: Fusion, regions: Sequence[Region]) -> Work:
-    """The work of an instruction that performs a fusion."""
+def work_of_fusion(fusion: Fusion, regions: Sequence[Region], kept: Collection[int] = ()) -> Work:
+    """The work of an instruction that performs a fusion; `kept` as in `work_of_rows`."""
     flow = _flow_of_fusion(fusion, regions)
     if flow is not None:
-        return work_of_rows(flow)
+        return work_of_rows(flow, kept)
     return _by_sequencer(fusion.values[: fusion.parameters], fusion.types(fusion.results))
 
 

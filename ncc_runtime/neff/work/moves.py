@@ -7,7 +7,14 @@ from fractions import Fraction
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import FusedInstr, Typed
 from ncc_runtime.neff.work.tensor_engine import permuted, transposing_cycles
-from ncc_runtime.neff.work.work import DMA_ROW_BYTES, LANES, TILE_COLUMNS, Mode, Work, WorkPhase
+from ncc_runtime.neff.work.work import (
+    DMA_ROW_BYTES,
+    PARTITIONS,
+    TILE_COLUMNS,
+    Mode,
+    Work,
+    WorkPhase,
+)
 
 READ_IN_PART = frozenset({"dynamic-slice", "gather", "slice"})
 """What reads a part of its first operand."""
@@ -53,7 +60,7 @@ def work_of_move(row: FusedInstr, values: Sequence[Typed], is_in_place: bool) ->
         phases = (WorkPhase({(Engine.GPSIMD, Mode.FULL): indices}, {}, {Engine.GPSIMD: 1}),)
         read += operands[1].size_bytes
         dma_read += operands[1].size_bytes
-    tile = min(Fraction(1), Fraction(LANES * TILE_COLUMNS, max(1, result.elements)))
+    tile = min(Fraction(1), Fraction(PARTITIONS * TILE_COLUMNS, max(1, result.elements)))
     return Work(phases, read + whole, written + whole, dma_read, dma_written, tile, starts)
 
 
@@ -74,7 +81,7 @@ def work_of_scatter(row: FusedInstr, values: Sequence[Typed], is_in_place: bool)
         bytes_written=whole + updates,
         dma_read=whole + indices.size_bytes + updates + bytes_of_dma(updates, run),
         dma_written=whole + bytes_of_dma(updates, run),
-        tile=min(Fraction(1), Fraction(LANES * TILE_COLUMNS, max(1, most))),
+        tile=min(Fraction(1), Fraction(PARTITIONS * TILE_COLUMNS, max(1, most))),
         starts=3,  # indices, windows and updates, results
     )
 

@@ -1,6 +1,6 @@
 """The work of an instruction whose engines compute: its rows together, phase by phase."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ncc_runtime.neff.isa import OPCODES, Engine, Shape
 from ncc_runtime.neff.program import CONSTANT, FusedInstr
@@ -16,17 +16,24 @@ Chain = tuple[int, ...]
 
 _ORDER = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 _NO_CHAIN = (0,) * len(_ORDER)
+_JOIN = (2, 1, 0, 0)
+"""Joins what partitions found: Tensor transposes it into a row of one partition, Vector folds that,
+and a product with ones brings the result to all partitions (assumed)."""
 
 
-def work_of_rows(flow: Dataflow) -> Work:
-    """The work of all rows: operands are loaded once, results stored once."""
+def work_of_rows(flow: Dataflow, kept: Collection[int] = ()) -> Work:
+    """The work of all rows: operands are loaded once, results stored once.
+
+    Values in `kept` are in SBUF already or stay there, neither loaded nor stored.
+    """
     of_rows = EngineCosts(flow)
     costs = of_rows.costs
     level, chains, is_product = _levels(flow, costs)
     phases = _phases(flow, costs, level, chains)
     tile, passes = tile_of(flow, costs, level)
-    read, dma_read = bytes_loaded(flow, of_rows.reads, passes)
-    written = sum(flow.values[result].size_bytes for result in flow.results)
+    read, dma_read = bytes_loaded(flow, of_rows.reads, passes, kept)
+    stored = [result for result in flow.results if result not in kept]
+    written = sum(flow.values[result].size_bytes for result in stored)
     tables = {row.opcode for row in flow.rows if row.opcode in TABLE_FUNCTIONS}
     return Work(
         phases,
@@ -35,7 +42,7 @@ def work_of_rows(flow: Dataflow) -> Work:
         dma_read=dma_read,
         dma_written=written,
         tile=tile,
-        starts=2 if flow.parameters and read else 1,
+        starts=bool(flow.parameters and read) + bool(stored),
         tables=max(0, len(tables) - 1),
         overlaps=is_product,
     )
@@ -65,6 +72,8 @@ def _levels(flow: Dataflow, costs: Costs) -> tuple[list[int], list[Chain], bool]
         if cost is not None:
             at = _ORDER.index(cost.engine)
             longest = (*longest[:at], longest[at] + 1, *longest[at + 1 :])
+            if cost.joins:
+                longest = tuple(map(sum, zip(longest, _JOIN, strict=True)))
         of_row.append(here)
         chains.append(longest)
         is_fold = OPCODES[row.opcode].shape is Shape.FOLD if row.opcode != CONSTANT else False

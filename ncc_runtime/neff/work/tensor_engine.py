@@ -7,7 +7,7 @@ from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, FusedInstr, Typed
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import read_labels
-from ncc_runtime.neff.work.work import LANES, SBUF_BYTES
+from ncc_runtime.neff.work.work import PARTITIONS, SBUF_BYTES
 
 MOVING_COLUMNS = 512
 """Columns that one instruction of the Tensor engine moves through the array at most."""
@@ -35,12 +35,12 @@ def product_cycles(m: int, k: int, n: int) -> int:
     through it, in max(min(64, columns of the tile), columns moved) cycles; the operand that is
     loaded is the one that makes fewer. Source: cost formula of nki.isa.nc_matmul.
     """
-    return -(-k // LANES) * min(_streamed(n, m), _streamed(m, n))
+    return -(-k // PARTITIONS) * min(_streamed(n, m), _streamed(m, n))
 
 
 def _streamed(loaded: int, moved: int) -> int:
-    tiles, rest = divmod(loaded, LANES)
-    return tiles * _moving(moved, LANES) + (_moving(moved, rest) if rest else 0)
+    tiles, rest = divmod(loaded, PARTITIONS)
+    return tiles * _moving(moved, PARTITIONS) + (_moving(moved, rest) if rest else 0)
 
 
 def _moving(columns: int, loaded: int) -> int:
@@ -98,7 +98,7 @@ def transposing_cycles(row: FusedInstr, values: Sequence[Typed]) -> int:
         return 0
     last, to_last = shape[-1], shape[dimensions[-1]]
     others = math.prod(shape) // max(1, last * to_last)
-    return -(-last // LANES) * -(-to_last // LANES) * others * LANES
+    return -(-last // PARTITIONS) * -(-to_last // PARTITIONS) * others * PARTITIONS
 
 
 def permuted(row: FusedInstr, values: Sequence[Typed]) -> tuple[tuple[int, ...], tuple[int, ...]]:

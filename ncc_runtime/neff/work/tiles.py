@@ -1,13 +1,13 @@
 """What SBUF holds of an instruction's values at a time, and how often HBM is read therefore."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 
 from ncc_runtime.neff.program import FusedInstr
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.moves import READ_IN_PART, bytes_of_dma, contiguous_bytes
 from ncc_runtime.neff.work.row_costs import Costs
-from ncc_runtime.neff.work.work import LANES, SBUF_BYTES, TILE_COLUMNS
+from ncc_runtime.neff.work.work import PARTITIONS, SBUF_BYTES, TILE_COLUMNS
 
 
 def tile_of(flow: Dataflow, costs: Costs, level: Sequence[int]) -> tuple[Fraction, int]:
@@ -17,11 +17,11 @@ def tile_of(flow: Dataflow, costs: Costs, level: Sequence[int]) -> tuple[Fractio
     of as many as fit into half of SBUF. If not even one row fits, every phase reads operands.
     """
     most = max((value.elements for value in flow.values), default=1)
-    tile, row = Fraction(LANES * TILE_COLUMNS, max(1, most)), Fraction(0)
+    tile, row = Fraction(PARTITIONS * TILE_COLUMNS, max(1, most)), Fraction(0)
     for number, instr in enumerate(flow.rows):
         if instr.opcode == "reduce" and level[number] < max(level):
             kept = max(1, flow.values[instr.results[0]].elements)
-            tile, row = max(tile, Fraction(LANES, kept)), max(row, Fraction(1, kept))
+            tile, row = max(tile, Fraction(PARTITIONS, kept)), max(row, Fraction(1, kept))
     room = Fraction(SBUF_BYTES // 2, max(1, _live_bytes(flow, costs)))
     passes = max(level, default=0) + 1 if row > room else 1
     return min(Fraction(1), tile, room), passes
@@ -55,8 +55,10 @@ def _live_bytes(flow: Dataflow, costs: Costs) -> int:
     return most
 
 
-def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int, int]:
-    """Bytes that are read from HBM, and as how many they count for DMA."""
+def bytes_loaded(
+    flow: Dataflow, reads: Sequence[int], passes: int, kept: Collection[int] = ()
+) -> tuple[int, int]:
+    """Bytes that are read from HBM, and as how many they count for DMA; what is kept is not."""
     read: set[int] = set()
     in_part: dict[int, list[FusedInstr]] = {}
     times = list(reads)
@@ -71,6 +73,8 @@ def bytes_loaded(flow: Dataflow, reads: Sequence[int], passes: int) -> tuple[int
     largest = max((value.elements for value in flow.values), default=1)
     bytes_read = dma_read = 0
     for value in range(flow.parameters):
+        if value in kept:
+            continue
         size = flow.values[value].size_bytes
         if value in read:
             often = max(times[value], passes if 2 * flow.values[value].elements > largest else 1, 1)

@@ -21,11 +21,13 @@ import attrs
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
 
-LANES = 128
-"""Partitions of SBUF, rows and columns of the Tensor engine's array."""
+PARTITIONS = 128
+"""Partitions of SBUF and PSUM, rows and columns of the Tensor engine's array: on all chips (nki
+architecture guides)."""
 
 SBUF_BYTES = 24 << 20
-"""SBUF of the smallest core, NeuronCore-v2. Half holds a tile, half the next one (assumed)."""
+"""SBUF of a core of trn1, the smallest (nki architecture guides: 24, 28 and 32 MiB). Half holds a
+tile, half the next one (assumed)."""
 
 TILE_COLUMNS = 512
 """Elements of a partition in a tile that need not hold whole rows: 2 KiB of float32, from where

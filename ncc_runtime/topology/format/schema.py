@@ -65,6 +65,7 @@ _KINDS: Mapping[ValueKind, Schema] = {
     ValueKind.RATES: _or_list(_integer(LEAST_RATE, LARGEST)),
     ValueKind.DELAYS: _or_list(_integer(0, LARGEST)),
     ValueKind.RATIO: {"type": "number", "minimum": 1, "maximum": 1000},
+    ValueKind.PERCENT: _integer(1, 100),
 }
 
 

@@ -94,18 +94,19 @@ class ValueKind(enum.Enum):
     RATES = "an integer from 10^6 to 10^15, or a list of them by dimension"
     DELAYS = "an integer from 0 to 10^15, or a list of them by dimension"
     RATIO = "a number from 1 to 1000"
+    PERCENT = "an integer from 1 to 100"
 
 
 Value = int | float | str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, int], ...]
 
 ENGINE_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
 
+PRODUCT_KINDS = ("bf16", "f16", "f8", "f32")
+"""What the Tensor engine has a rate of its own for."""
+
 _ENGINE_KEYS = {
     **{f"engine.{name}.clock_hz": ValueKind.CLOCK for name in ENGINE_NAMES},
-    **{
-        f"engine.Tensor.flops_per_s.{kind}": ValueKind.FLOPS
-        for kind in ("bf16", "f16", "f8", "f32")
-    },
+    **{f"engine.Tensor.flops_per_s.{kind}": ValueKind.FLOPS for kind in PRODUCT_KINDS},
     **{
         f"engine.{name}.elements_per_cycle": ValueKind.WIDTH
         for name in ("Vector", "Scalar", "GpSimd")
@@ -147,6 +148,7 @@ _OPTIONAL = {
     "efa.queue_pair_bandwidth_bytes_per_s": ValueKind.RATE,
     "chips.hosts": ValueKind.COUNT,
     "timing.launch_ps": ValueKind.DELAY,
+    **{f"engine.Tensor.reached_percent.{kind}": ValueKind.PERCENT for kind in PRODUCT_KINDS},
     **{
         f"engine.{name}.{factor}": ValueKind.COUNT
         for name in ("Vector", "Scalar", "GpSimd")
