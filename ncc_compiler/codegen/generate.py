@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
-from ncc_compiler.codegen.buffers import BufferAliases, alias_in_place_collectives
+from ncc_compiler.codegen.buffers import alias_in_place_collectives
 from ncc_compiler.codegen.donations import with_donations
 from ncc_compiler.codegen.lower import lower
 from ncc_compiler.codegen.lowered import ControlStep, LoweredFusion, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
-from ncc_compiler.codegen.placement import assign_addresses, takes_at_most
+from ncc_compiler.codegen.placement import Placement
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.identity_memo import IdentityMemo
@@ -39,31 +39,45 @@ from ncc_runtime.neff.program import (
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 
-@attrs.frozen
-class BufferAssignment:
-    """Where every buffer lies and which of them share memory."""
+class _Stages:
+    """A lowered program with its order and its placement."""
 
-    aliases: BufferAliases
-    addresses: tuple[int, ...]
-    hbm_bytes: int
+    def __init__(self, lowered: LoweredProgram) -> None:
+        self.lowered = with_donations(lowered)
+        self.order = order_steps(self.lowered)
+        self.aliases = alias_in_place_collectives(self.lowered, self.order)
+        self.placement = Placement(self.lowered, self.order, self.aliases)
 
 
-def emit(lowered: LoweredProgram, order: Order, assignment: BufferAssignment) -> Program:
+_STAGES = IdentityMemo[Module, _Stages]()
+
+
+def _stages_of(module: Module) -> _Stages:
+    """The stages by what the module's text says, which passes ask before code is generated."""
+    stages = _STAGES.get(module)
+    if stages is None:
+        stages = _Stages(lower(module))
+        _STAGES.set(module, stages)
+    return stages
+
+
+def emit(lowered: LoweredProgram, stages: _Stages) -> Program:
     """The program; buffers in the memory of another one are gone from it."""
-    alias_of = assignment.aliases.alias_of
+    alias_of, order = stages.aliases.alias_of, stages.order
+    addresses = stages.placement.addresses()
     kept = [
         (index, buffer) for index, buffer in enumerate(lowered.buffers) if alias_of[index] == index
     ]
     number = {index: BufferId(row) for row, (index, _) in enumerate(kept)}
-    queues = _Queues(lowered, order, assignment.aliases.steps)
+    queues = _Queues(lowered, order, stages.aliases.steps)
     fusions = tuple(map(queues.fusion, lowered.fusions))
     return Program(
         name=lowered.name,
         replica_count=lowered.replica_count,
         num_partitions=lowered.num_partitions,
-        hbm_bytes=assignment.hbm_bytes,
+        hbm_bytes=stages.placement.hbm_bytes,
         buffers=tuple(
-            Buffer(buffer.name, buffer.kind, buffer.size_bytes, assignment.addresses[index])
+            Buffer(buffer.name, buffer.kind, buffer.size_bytes, addresses[index])
             for index, buffer in kept
         ),
         tensors=tuple(
@@ -269,46 +283,27 @@ def generate(
     `describe` adds what is known of inputs and outputs, and which of them are pairs, to a program
     that has nothing but these.
     """
-    lowered = lower(module)
-    described = describe(_inputs_and_outputs(lowered))
+    stages = _stages_of(module)
+    described = describe(_inputs_and_outputs(stages.lowered))
+    if described.aliases != stages.lowered.aliases:
+        stages = _Stages(attrs.evolve(lower(module), aliases=described.aliases))
     lowered = attrs.evolve(
-        lowered,
+        stages.lowered,
         parameters=described.parameters,
         results=described.results,
         shardings=described.shardings,
-        aliases=described.aliases,
     )
-    lowered = with_donations(lowered)
-    order = order_steps(lowered)
-    aliases = alias_in_place_collectives(lowered, order)
-    addresses, hbm_bytes = assign_addresses(lowered, order, aliases)
-    return emit(lowered, order, BufferAssignment(aliases, addresses, hbm_bytes))
+    return emit(lowered, stages)
 
 
 def hbm_bytes_of(module: Module) -> int:
     """The HBM of the program that `generate` makes of a module, by what the module's text says."""
-    hbm_bytes = _HBM_BYTES.get(module)
-    if hbm_bytes is None:
-        _, hbm_bytes = assign_addresses(*_before_addresses(module))
-        _HBM_BYTES.set(module, hbm_bytes)
-    return hbm_bytes
-
-
-_HBM_BYTES = IdentityMemo[Module, int]()
+    return _stages_of(module).placement.hbm_bytes
 
 
 def fits_into(module: Module, hbm_bytes: int) -> bool:
     """Whether the program takes no more than so many bytes."""
-    known = _HBM_BYTES.get(module)
-    if known is not None:
-        return known <= hbm_bytes
-    return takes_at_most(*_before_addresses(module), hbm_bytes)
-
-
-def _before_addresses(module: Module) -> tuple[LoweredProgram, Order, BufferAliases]:
-    lowered = with_donations(lower(module))
-    order = order_steps(lowered)
-    return lowered, order, alias_in_place_collectives(lowered, order)
+    return _stages_of(module).placement.takes_at_most(hbm_bytes)
 
 
 def _inputs_and_outputs(lowered: LoweredProgram) -> Program:

@@ -25,6 +25,7 @@ record: the last one could only move in when they were dead, and whoever knows t
 the same of them.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -57,57 +58,88 @@ class LiveRange:
     lasts: bool  # to the end of the program: an output
 
 
-def assign_addresses(
-    lowered: LoweredProgram, order: Order, aliases: BufferAliases
-) -> tuple[tuple[int, ...], int]:
-    """The address of every buffer, and the bytes of HBM that all of them span."""
-    addresses, top, ranges, joined = _before_placing(lowered, order, aliases)
-    roots = [index for index in ranges if joined[index] == index]
-    placed, size = _placed(lowered, order, [ranges[index] for index in roots])
-    for index, offset in zip(roots, placed, strict=True):
-        addresses[index] = top + offset
-    for index in range(len(addresses)):
-        owner = aliases.alias_of[index]
-        owner = joined.get(owner, owner)
-        addresses[index] = addresses[lowered.donated.get(owner, owner)]
-    return tuple(addresses), top + size
+class Placement:
+    """Where the buffers of a program lie; every stage is done once, and only if it is asked for."""
+
+    def __init__(self, lowered: LoweredProgram, order: Order, aliases: BufferAliases) -> None:
+        self._lowered, self._order, self._aliases = lowered, order, aliases
+        self._apart, self._top = _addresses_apart(lowered)
+        donated = lowered.donated.keys()
+        ranges = _live_ranges(lowered, order, aliases, {*_predicates(lowered), *donated})
+        self._joined = _reused_in_place(lowered, order, aliases, ranges)
+        self._roots = [index for index in ranges if self._joined[index] == index]
+        self._ranges = [ranges[index] for index in self._roots]
+
+    def takes_at_most(self, most: int) -> bool:
+        """Whether the buffers span no more than so many bytes of HBM.
+
+        That is often known without placing them: if what is alive at once takes more.
+        """
+        if self._table is not None and self._top + self._table.least > most:
+            return False
+        _, end = self._first_fit
+        if self._top + end <= most:
+            return True
+        return self._table is not None and self._top + self._by_size[1] <= most
+
+    @functools.cached_property
+    def hbm_bytes(self) -> int:
+        """The bytes of HBM that all buffers span."""
+        return self._top + self._best[1]
+
+    def addresses(self) -> tuple[int, ...]:
+        """The address of every buffer."""
+        addresses, (offsets, _) = list(self._apart), self._best
+        for index, offset in zip(self._roots, offsets, strict=True):
+            addresses[index] = self._top + offset
+        for index in range(len(addresses)):
+            owner = self._aliases.alias_of[index]
+            owner = self._joined.get(owner, owner)
+            addresses[index] = addresses[self._lowered.donated.get(owner, owner)]
+        return tuple(addresses)
+
+    @property
+    def _best(self) -> "_Offsets":
+        """Offsets of the live ranges, and the bytes that they span, by the better of two ways."""
+        _, end = self._first_fit
+        if self._table is not None and end > self._table.least and self._by_size[1] < end:
+            return self._by_size
+        return self._first_fit
+
+    @functools.cached_property
+    def _first_fit(self) -> "_Offsets":
+        return _first_fit(self._ranges, self._order.queues)
+
+    @functools.cached_property
+    def _by_size(self) -> "_Offsets":
+        assert self._table is not None
+        return self._table.place()
+
+    @functools.cached_property
+    def _table(self) -> "_RangeTable | None":
+        """The live ranges in columns, if there are some and not too many."""
+        if not 0 < len(self._ranges) <= _MOST_GREEDY:
+            return None
+        return _RangeTable(self._lowered, self._order, self._ranges)
 
 
-def takes_at_most(lowered: LoweredProgram, order: Order, aliases: BufferAliases, most: int) -> bool:
-    """Whether the buffers span no more than so many bytes of HBM.
-
-    That is often known without placing them: if what is alive at once takes more.
-    """
-    _, top, ranges, joined = _before_placing(lowered, order, aliases)
-    roots = [live for index, live in ranges.items() if joined[index] == index]
-    if top > most or not roots:
-        return top <= most
-    table = _RangeTable(lowered, order, roots) if len(roots) <= _MOST_GREEDY else None
-    if table is not None and top + table.least > most:
-        return False
-    if top + _first_fit(roots, order.queues)[1] <= most:
-        return True
-    return table is not None and top + table.place()[1] <= most
-
-
-def _before_placing(
-    lowered: LoweredProgram, order: Order, aliases: BufferAliases
-) -> tuple[list[int], int, dict[int, LiveRange], dict[int, int]]:
-    """The addresses of what shares with nothing, and their end; live ranges, and which are one."""
-    addresses = [0] * len(lowered.buffers)
-    predicates = {lowered.tensors[block.predicate].buffer for block in lowered.blocks}
-    top = 0
+def _addresses_apart(lowered: LoweredProgram) -> tuple[list[int], int]:
+    """The addresses of what shares with nothing, 0 for all others, and their end."""
+    addresses, top = [0] * len(lowered.buffers), 0
     for kind in _LASTING:
         for index, buffer in enumerate(lowered.buffers):
             if buffer.kind is kind:
                 addresses[index] = top
                 top += _aligned(buffer.size_bytes)
-    for index in sorted(predicates):
+    for index in sorted(_predicates(lowered)):
         addresses[index] = top
         top += _aligned(lowered.buffers[index].size_bytes)
-    apart = predicates | lowered.donated.keys()
-    ranges = _live_ranges(lowered, order, aliases, apart)
-    return addresses, top, ranges, _reused_in_place(lowered, order, aliases, ranges)
+    return addresses, top
+
+
+def _predicates(lowered: LoweredProgram) -> set[int]:
+    """The buffers that loops and branches ask."""
+    return {lowered.tensors[block.predicate].buffer for block in lowered.blocks}
 
 
 def _aligned(size_bytes: int) -> int:
@@ -307,23 +339,11 @@ _MOST_GREEDY = 4000
 """Live ranges that are placed by size; more would take too long, quadratic as it is."""
 
 
-def _placed(
-    lowered: LoweredProgram, order: Order, ranges: Sequence[LiveRange]
-) -> tuple[list[int], int]:
-    """Offsets of buffers with these live ranges, and the bytes that they span."""
-    if not ranges:
-        return [], 0
-    offsets, end = _first_fit(ranges, order.queues)
-    if len(ranges) <= _MOST_GREEDY:
-        table = _RangeTable(lowered, order, ranges)
-        if end > table.least:
-            by_size, its_end = table.place()
-            if its_end < end:
-                return by_size, its_end
-    return offsets, end
+_Offsets = tuple[list[int], int]
+"""By live range its offset, and the end of all."""
 
 
-def _first_fit(ranges: Sequence[LiveRange], queues: int) -> tuple[list[int], int]:
+def _first_fit(ranges: Sequence[LiveRange], queues: int) -> _Offsets:
     """In program order, each at the lowest address that is free."""
     heap = _Heap(0, queues)
     offsets = [0] * len(ranges)
@@ -369,7 +389,7 @@ class _RangeTable:
         np.add.at(change, np.maximum(least, self.first + 1), -self.size)
         return int(np.cumsum(change).max(initial=0))
 
-    def place(self) -> tuple[list[int], int]:
+    def place(self) -> _Offsets:
         """Offsets when the largest come first, each as low as it can be; and the end."""
         sequence = np.lexsort((self.first, -self.size))
         offsets = np.zeros(len(sequence), np.int64)
