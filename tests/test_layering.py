@@ -252,6 +252,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_compiler.passes.partial_all_reduce",
         "ncc_compiler.overlap",
     },
+    "ncc_compiler.releases": {
+        "ncc_compiler.ir",
+        "ncc_compiler.options",
+        "ncc_runtime.neff.work.work",  # the size of SBUF
+    },
     "ncc_compiler.codegen": {
         "ncc_compiler.diagnostics",
         "ncc_compiler.ir",

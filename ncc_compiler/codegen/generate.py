@@ -17,7 +17,7 @@ from ncc_compiler.codegen.donations import with_donations
 from ncc_compiler.codegen.lower import lower
 from ncc_compiler.codegen.lowered import ControlStep, LoweredFusion, LoweredProgram, ProgramStep
 from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_steps
-from ncc_compiler.codegen.placement import Placement
+from ncc_compiler.codegen.placement import BufferPlacement
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
 from ncc_compiler.ir.identity_memo import IdentityMemo
@@ -46,7 +46,7 @@ class _Stages:
         self.lowered = with_donations(lowered)
         self.order = order_steps(self.lowered)
         self.aliases = alias_in_place_collectives(self.lowered, self.order)
-        self.placement = Placement(self.lowered, self.order, self.aliases)
+        self.placement = BufferPlacement(self.lowered, self.order, self.aliases)
 
 
 _STAGES = IdentityMemo[Module, _Stages]()

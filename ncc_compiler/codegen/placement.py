@@ -58,7 +58,7 @@ class LiveRange:
     lasts: bool  # to the end of the program: an output
 
 
-class Placement:
+class BufferPlacement:
     """Where the buffers of a program lie; every stage is done once, and only if it is asked for."""
 
     def __init__(self, lowered: LoweredProgram, order: Order, aliases: BufferAliases) -> None:

@@ -78,7 +78,7 @@ class _Loop:
 
 
 @attrs.frozen
-class _Level:
+class _LoopLevel:
     """What is performed before the next level begins."""
 
     whole: tuple[int, ...]  # steps
@@ -268,7 +268,7 @@ class BlockPlan:
 
     # ---- the order
 
-    def _levels(self) -> tuple[_Level, ...]:
+    def _levels(self) -> tuple[_LoopLevel, ...]:
         loop_of = {row: number for number, loop in enumerate(self._cut) for row in loop.steps}
         made_by = {
             value: row for row, step in enumerate(self.fusion.body) for value in step.results
@@ -286,7 +286,7 @@ class BlockPlan:
                 )
             )
         return tuple(
-            _Level(
+            _LoopLevel(
                 tuple(row for row, at in enumerate(level) if at == k and row not in loop_of),
                 tuple(
                     attrs.evolve(loop, steps=rows)
