@@ -5,11 +5,10 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.kernels import EXPONENTIAL, PRODUCT, RMSNORM_QUANT, program_of, work_of
-from ncc_compiler.driver import CompileOptions, compile_text
 from ncc_runtime.machine_model.compute import compute_costs
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.durations import duration_of
@@ -18,7 +17,6 @@ from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.work.work import Mode, Work
 from ncc_runtime.topology.graph import Topology, build
 from tests.draws_topology import topologies
-from tests.example_count import examples
 
 
 def model_of(name: str, lnc: int | None = None) -> TimingModel:
@@ -158,54 +156,3 @@ def test_equal_instructions_are_priced_once() -> None:
     assert len(works) == 49
     assert len(np.unique(works)) == 1
     assert work_of(text).traffic == 2 * 64 * 64 * 4
-
-
-STEPS = ("negate", "tanh", "add", "divide", "subtract sum", "divide sum", "subtract most")
-"""Elementwise operations, and those with the sum or the largest element of each row."""
-
-
-def rows_program(shape: tuple[int, int], steps: list[str]) -> str:
-    """A program that goes over rows step by step, and closes with the largest of each."""
-    whole, kept = (f"f32[{','.join(map(str, sizes))}]" for sizes in (shape, shape[:1]))
-    lines = [f"x0 = {whole} parameter(0)", "zero = f32[] constant(0)"]
-    for k, step in enumerate(steps):
-        opcode, *fold = step.split()
-        value, result = f"x{k}", f"x{k + 1}"
-        operands = [value] if opcode in ("negate", "tanh") else [value, "x0"]
-        if fold:
-            lines.append(
-                f"f{k} = {kept} reduce({value}, zero), dimensions={{1}}, to_apply={fold[0]}"
-            )
-            lines.append(f"b{k} = {whole} broadcast(f{k}), dimensions={{0}}")
-            operands = [value, f"b{k}"]
-        lines.append(f"{result} = {whole} {opcode}({', '.join(operands)})")
-    last = f"x{len(steps)}"
-    lines.append(f"ROOT m = {kept} reduce({last}, zero), dimensions={{1}}, to_apply=most")
-    body = "\n".join(f"  {line}" for line in lines)
-    return f"{SCALARS}ENTRY e {{\n{body}\n}}\n"
-
-
-SCALARS = """sum { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
-most { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] maximum(a, b) }
-"""
-
-ROWS = st.one_of(
-    st.tuples(st.integers(1, 300), st.integers(1, 300)),
-    st.tuples(st.integers(1, 140), st.integers(256, 40_000)),
-)
-
-
-@given(shape=ROWS, steps=st.lists(st.sampled_from(STEPS), min_size=1, max_size=5))
-@settings(max_examples=examples(40), deadline=None)
-def test_what_is_fused_is_never_slower_than_its_parts(
-    shape: tuple[int, int], steps: list[str]
-) -> None:
-    text = rows_program(shape, steps)
-    fused, parts = (compile_text(text, CompileOptions(level=level)).program for level in (1, 0))
-    for name, lnc in (("trn1", 1), ("trn2", 1), ("trn2", 2)):
-        model = model_of(name, lnc)
-        whole, apart = (
-            sum(int(compute_costs(one, model, *queue).ps.sum()) for queue in one.queues.items())
-            for one in (fused, parts)
-        )
-        assert whole <= apart, (name, lnc)

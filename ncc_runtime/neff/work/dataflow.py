@@ -9,7 +9,7 @@ from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Region, Typed
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.work.tensor_engine import is_product_row, wider
-from ncc_runtime.neff.work.work import PARTITIONS, TILE_COLUMNS
+from ncc_runtime.neff.work.work import PARTITIONS
 
 _FREE_VIEWS = frozenset({"reshape"})
 
@@ -132,28 +132,17 @@ class Dataflow:
         """By number of elements: as how many these count where rows lie in one partition each.
 
         A largest or smallest element of a row is found in its partition; instructions take as long
-        for a few partitions as for all. Longer rows are divided over partitions that are idle, no
-        finer than a tile's columns. Sums do not bind rows to partitions: Tensor adds up over these.
-        Source: the architecture guides; the division is assumed.
+        for a few partitions as for all. Sums do not bind rows to partitions: Tensor adds up over
+        these. Source: the architecture guides.
         """
         counted = {}
         for row in self.rows:
-            if row.opcode == "reduce" and self._lies_in_few_rows(row):
+            if row.opcode == "reduce" and self.is_along_rows(row) and not self.is_sum(row):
                 elements = self.values[row.operands[0]].elements
-                columns = min(TILE_COLUMNS, elements // self.values[row.results[0]].elements)
-                counted[elements] = max(elements, columns * PARTITIONS)
+                kept = self.values[row.results[0]].elements
+                if 0 < kept < PARTITIONS:
+                    counted[elements] = elements // kept * PARTITIONS
         return counted
-
-    def _lies_in_few_rows(self, row: FusedInstr) -> bool:
-        """Whether a reduction binds rows to partitions, and these are not as many as there are."""
-        kept = self.values[row.results[0]].elements
-        return 0 < kept < PARTITIONS and self.is_along_rows(row) and not self.is_sum(row)
-
-    def is_divided(self, row: FusedInstr) -> bool:
-        """Whether the rows of a reduction are divided over partitions, whose results are joined."""
-        elements = self.values[row.operands[0]].elements
-        kept = self.values[row.results[0]].elements
-        return self._lies_in_few_rows(row) and elements > TILE_COLUMNS * kept
 
     def elements_of(self, value: int) -> int:
         """The elements of a value, with those of lanes that stay empty beside it."""

@@ -16,9 +16,6 @@ Chain = tuple[int, ...]
 
 _ORDER = (Engine.TENSOR, Engine.VECTOR, Engine.SCALAR, Engine.GPSIMD)
 _NO_CHAIN = (0,) * len(_ORDER)
-_JOIN = (2, 1, 0, 0)
-"""Joins what partitions found: Tensor transposes it into a row of one partition, Vector folds that,
-and a product with ones brings the result to all partitions (assumed)."""
 
 
 def work_of_rows(flow: Dataflow, kept: Collection[int] = ()) -> Work:
@@ -72,8 +69,6 @@ def _levels(flow: Dataflow, costs: Costs) -> tuple[list[int], list[Chain], bool]
         if cost is not None:
             at = _ORDER.index(cost.engine)
             longest = (*longest[:at], longest[at] + 1, *longest[at + 1 :])
-            if cost.joins:
-                longest = tuple(map(sum, zip(longest, _JOIN, strict=True)))
         of_row.append(here)
         chains.append(longest)
         is_fold = OPCODES[row.opcode].shape is Shape.FOLD if row.opcode != CONSTANT else False

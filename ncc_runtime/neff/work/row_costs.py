@@ -57,7 +57,6 @@ class RowCost:
     inputs: int = 0
     is_joined: bool = False  # has a second operation already
     is_copy: bool = False  # out of PSUM, which Scalar does as well as Vector
-    joins: bool = False  # results of parts of rows, each in a partition, are joined
 
 
 Costs = Sequence[RowCost | None]
@@ -237,7 +236,6 @@ class EngineCosts:
             is_pair = is_narrow and self._flow.stored[result].size_bytes == 2
             is_quick = is_pair and body[0].opcode in ("add", "maximum")
             cost.mode, cost.inputs = Mode.NARROW_PAIR if is_quick else Mode.FULL, 0
-            cost.joins = self._flow.is_divided(row)
             return cost
         kind = self._flow.stored[operand]
         if is_sum and kind.is_float:
