@@ -199,3 +199,35 @@ def test_results_that_change_places_with_operands_are_read_before_any_is_written
     for shuffle in (None, 1):
         a, b, _ = ncc_runtime.load(neff).run([x, y], checked=True, shuffle_seed=shuffle).outputs
         assert (a.tobytes(), b.tobytes()) == (y.tobytes(), x.tobytes())
+
+
+def test_a_row_written_in_place_makes_all_of_the_result_its_own() -> None:
+    text = """HloModule m
+      branch {
+        p = (s32[2,2]) parameter(0)
+        y = s32[2,2] get-tuple-element(p), index=0
+        t = s32[2,2] transpose(y), dimensions={1,0}
+        s = s32[1,1] slice(t), slice={[0:1], [1:2]}
+        c = s32[] constant(0)
+        u = s32[2,2] dynamic-update-slice(y, s, c, c)
+        ROOT r = (s32[2,2]) tuple(u)
+      }
+      ENTRY e {
+        x = s32[2,2] parameter(0)
+        a = s32[2,2] add(x, x)
+        n = s32[] constant(0)
+        one = (s32[2,2]) tuple(a)
+        w = (s32[2,2]) conditional(n, one), branch_computations={branch}
+        ROOT g = s32[2,2] get-tuple-element(w), index=0
+      }"""
+    program = ncc_compiler.compile_text(text).program
+    (update,) = (
+        row
+        for table in program.queues.values()
+        for row in (table[number] for number in range(len(table)))
+        if row.opcode == "dynamic-update-slice"
+    )
+    assert program.address(update.operands[0]) == program.address(update.results[0])
+    x = np.array([[[1, 2], [3, 4]]], np.int32)
+    (found,) = ncc_runtime.load(ncc_compiler.compile_text(text)).run([x], checked=True).outputs
+    assert found.tolist() == [[[6, 4], [6, 8]]]

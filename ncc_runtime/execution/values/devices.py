@@ -536,7 +536,8 @@ class Devices:
             for tensor in one.operands:
                 self._byte_owners.read_tensor(program.tensors[TensorId(tensor)], ranks, place)
         operands = [self._views[tensor][one.rows] for tensor in one.operands]
-        if one.updates is not None and self._moved.isdisjoint(one.updates):
+        is_checked = self._byte_owners is not None  # then all of a result is written, and noted
+        if one.updates is not None and not is_checked and self._moved.isdisjoint(one.updates):
             if keeps:
                 operands[1:] = [operand.copy() for operand in operands[1:]]
             return functools.partial(update_slice, *operands)
