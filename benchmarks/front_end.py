@@ -4,12 +4,13 @@ One module is generated, a chain of element-wise ops, products and collectives w
 that XLA prints; files may be given as well. Each reader runs in a process of its own, after its
 imports, and reports its least time and peak memory: a plain lark grammar of the same language,
 jaxlib's C++ parser (if the extra `jax` is installed), our parser, our verified graph, our whole
-compiler.
+compiler by default and with -O2.
 
 Run: python benchmarks/front_end.py [MODEL.hlo ...] [--ops 20000] [--repeats 5]
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import random
@@ -131,12 +132,20 @@ def our_compiler() -> Callable[[str], object]:
     return compile_text
 
 
+def our_thorough_compiler() -> Callable[[str], object]:
+    from ncc_compiler.driver import compile_text
+    from ncc_compiler.options import CompileOptions
+
+    return functools.partial(compile_text, options=CompileOptions(level=2))
+
+
 READERS = {
     "plain lark, tree": plain_lark,
     "jaxlib, HloModule": jaxlib_parser,
     "ncc, tree": our_parser,
     "ncc, verified graph": our_graph,
     "ncc, program and file": our_compiler,
+    "the same with -O2": our_thorough_compiler,
 }
 
 
