@@ -51,6 +51,18 @@ def name_of(document: Path) -> str:
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 
+LONG = ("docs/faults.md",)
+"""Pages whose commands take most of a minute."""
+
+every_page = pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(page, marks=pytest.mark.slow if name_of(page) in LONG else ())
+        for page in DOCUMENTS
+    ],
+    ids=name_of,
+)
+
 
 def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple[int, str]]:
     """Exit code and output of every step, all of them in one shell."""
@@ -72,7 +84,7 @@ def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple
         yield int(base.with_suffix(".code").read_text()), output
 
 
-@every_document
+@every_page
 def test_commands_do_what_the_document_shows(
     document: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

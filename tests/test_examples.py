@@ -47,7 +47,13 @@ def compiled(name: str, level: int = 1) -> ncc_compiler.Neff:
     return ncc_compiler.compile_file(EXAMPLES / f"{name}.ir", CompileOptions(level=level))
 
 
-@pytest.mark.parametrize("name", NAMES)
+LARGE = ("data_parallel_step", "many_gradients", "overlapped_gradients")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == LARGE[0] else ()) for name in NAMES],
+)
 def test_an_example_computes_what_the_reference_says(name):
     module = example(name)
     inputs = inputs_of(module)
@@ -66,9 +72,6 @@ def holds(topology: str, ranks: int) -> bool:
 
 
 EVERYWHERE = (*preset_names(), *example_names())
-
-
-LARGE = ("data_parallel_step", "many_gradients", "overlapped_gradients")
 
 
 @pytest.mark.parametrize(
