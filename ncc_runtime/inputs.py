@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from ncc_runtime import random_values
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import Program, Sharding, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.threads import Threads
 
 
 def check_constants(program: Program) -> None:
@@ -173,7 +175,11 @@ def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> l
 
 
 def bound_inputs(
-    program: Program, given: Given, seed: int | None, draw: Draw | None = None
+    program: Program,
+    given: Given,
+    seed: int | None,
+    draw: Draw | None = None,
+    threads: int = 1,
 ) -> Iterator[np.ndarray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
@@ -187,23 +193,39 @@ def bound_inputs(
     for number, array in given.items():
         check_type(program, number, array)
     checked = {number: checked_input(program, number, array) for number, array in given.items()}
-    counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
-    # without a seed nothing is drawn, and to ask the system for one takes longer than a small run
-    generator = None if seed is None else np.random.default_rng(seed)
     drawn = {} if seed is None or draw is None else draw(checked, seed)
+    team = Threads(threads)
 
-    def parameter(number: int, tensor: int) -> np.ndarray:
+    def parameter(number: int) -> np.ndarray:
         if number in checked:
             return checked[number]
-        assert generator is not None, "without a seed no input is missing"
-        array = seeded(program.tensors[tensor], counts[number], generator)
+        assert seed is not None, "without a seed no input is missing"
+        array = seeded(program, number, seed, (number,), team)
         if number in drawn:
             words = drawn[number]
+            array = np.array(array)  # equal ranks may share one
             flat = array.reshape(len(array), -1)
             flat[words.rank, words.word] = words.value.astype(array.dtype)
         return array
 
-    return (parameter(number, tensor) for number, tensor in enumerate(program.inputs))
+    return map(parameter, range(len(program.inputs)))
+
+
+def seeded(
+    program: Program, number: int, seed: int, key: Sequence[int], threads: Threads
+) -> np.ndarray:
+    """Random values for a parameter, [ranks, *shape]; `key` says which of those of the seed.
+
+    Where the program says how ranks have parts of one array, that array is drawn and cut: ranks
+    that have the same part have the same values, as in a real run.
+    """
+    accepted, info = _accepted(program, number), program.parameter(number)
+    per_rank, common, *unsharded = accepted.shapes
+    if unsharded or info.shape is not None:
+        shape = unsharded[0] if unsharded else common
+        whole = random_values.drawn(accepted.tensor.dtype, shape, seed, key, threads)
+        return checked_input(program, number, whole)
+    return random_values.drawn(accepted.tensor.dtype, per_rank, seed, key, threads)
 
 
 def _check_complete(program: Program, given: Given) -> None:
@@ -377,19 +399,3 @@ def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: s
         raise InputError(
             f"{name} holds {array[outside][0]}; {dtype.value} goes from {least} to {most}"
         )
-
-
-def seeded(tensor: Tensor, ranks: int, generator: "np.random.Generator") -> np.ndarray:
-    """Random values for a parameter: normal floats, small integers, fair booleans."""
-    shape = (ranks, *tensor.shape)
-    dtype = tensor.dtype
-    if dtype is DType.PRED:
-        return generator.integers(0, 2, shape, np.uint8).astype(bool)
-    if dtype.is_integer:
-        limit = min(8, 2 ** max(1, dtype.bits - 1))  # of one bit: 1, or the -1 that it wraps to
-        return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
-    drawn = np.float32 if dtype.size_bytes <= 4 else np.float64
-    values = generator.standard_normal(shape, drawn)
-    if dtype.is_complex:
-        return (values + 1j * generator.standard_normal(shape, drawn)).astype(dtype.numpy)
-    return values.astype(dtype.numpy, copy=False)

@@ -8,10 +8,8 @@ caller gets: neither is copied.
 import collections
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import attrs
@@ -37,6 +35,7 @@ from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
+from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -87,15 +86,13 @@ class Devices:
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
-        self._threads = threads
+        self._threads = Threads(threads)
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
         self._evaluations: dict[tuple[int, tuple[int, ...]], Evaluation] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_of = 0  # the process whose threads they are
         self._tape: _PreparedTape | None = None
         self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
         self._instructions: dict[tuple[int, int, int, int], _Instruction] = {}
@@ -135,13 +132,6 @@ class Devices:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _threads_beside(self) -> ThreadPoolExecutor:
-        """All threads but this one; they end when the devices are no longer used."""
-        if self._pool is None or self._pool_of != os.getpid():
-            self._pool = ThreadPoolExecutor(self._threads - 1, thread_name_prefix="rank")
-            self._pool_of = os.getpid()
-        return self._pool
 
     def load(
         self,
@@ -404,29 +394,11 @@ class Devices:
 
     def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
-        if self._threads == 1 or len(tasks) <= 1 or sum(task.work for task in tasks) < SPLIT_WORK:
-            for task in tasks:
-                task.perform()
+        if len(tasks) > 1 and sum(task.work for task in tasks) >= SPLIT_WORK:
+            self._threads.perform([task.perform for task in tasks])
             return
-        left = collections.deque(tasks)
-
-        def work() -> None:
-            while True:
-                try:
-                    task = left.popleft()
-                except IndexError:
-                    return
-                task.perform()
-
-        pool = self._threads_beside()
-        others = [pool.submit(work) for _ in range(min(self._threads, len(tasks)) - 1)]
-        try:
-            work()
-        finally:
-            left.clear()
-            wait(others)  # nothing goes on while its memory is read or given away
-        for other in others:
-            other.result()
+        for task in tasks:
+            task.perform()
 
     def _tasks(self, batch: RowBatch) -> list[HostTask]:
         if batch.collective is not None:
@@ -466,7 +438,7 @@ class Devices:
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
             shares = _share_memory(program, placeholder.operands, placeholder.results)
-            self._evaluations[number, groups] = Evaluation(form, self._threads, shares)
+            self._evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
         evaluation = self._evaluations[number, groups]
         return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
 
@@ -490,9 +462,9 @@ class Devices:
 
     def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
         """The ranks, split into a part per thread where the work is worth it."""
-        if self._threads == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
+        if self._threads.count == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
             return [ranks]
-        return np.array_split(ranks, min(self._threads, len(ranks)))
+        return np.array_split(ranks, min(self._threads.count, len(ranks)))
 
     def _transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
         """Perform a row of `queue` for some ranks; `pc` is its number in the program."""
