@@ -8,8 +8,9 @@ caller gets: neither is copied.
 import collections
 import contextlib
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import attrs
@@ -18,9 +19,15 @@ import numpy as np
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
-from ncc_runtime.execution.values.kernels.blockwise import BlockPlan, can_be_cut, fusion_of
+from ncc_runtime.execution.values.kernels.blockwise import (
+    BlockPlan,
+    can_be_cut,
+    fusion_of,
+    single_step,
+)
+from ncc_runtime.execution.values.kernels.bound import bound
 from ncc_runtime.execution.values.kernels.compute import compute
-from ncc_runtime.execution.values.kernels.indexing import update_slice
+from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
@@ -32,6 +39,7 @@ from ncc_runtime.execution.values.transfers import (
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
@@ -49,6 +57,10 @@ SMALL_BYTES = 64 * 1024
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
+
+AS_THEY_ARE = 1
+"""How often rounds are performed as they are before calls are made for them: most programs run
+once, and to make the calls takes longer than to perform them."""
 
 KEPT_OUTPUTS = 2
 """Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
@@ -267,45 +279,113 @@ class Devices:
 
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
-        by_all, by_some = collections.Counter[TapeRound](), dict[TapeRound, np.ndarray]()
+        by_all, by_some = collections.Counter[_PreparedRounds](), dict[TapeRound, np.ndarray]()
         prepared = self._prepared(tape)
 
-        def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
+        def perform(nodes: Sequence[_PreparedNode], ranks: np.ndarray | None) -> None:
             for node in nodes:
-                if isinstance(node, TapeRound):
-                    tasks: Sequence[HostTask] = ()
-                    if ranks is None:
-                        by_all[node] += 1
-                        tasks, moving = prepared.rounds[node]
-                    else:
-                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
-                        by_some.setdefault(node, nobody)[ranks] += 1
-                        moving = self._part(node, ranks)
-                    fresh = [task for batch in moving for task in self._tasks(batch)]
-                    self._perform([*tasks, *fresh] if fresh else tasks)
-                else:
+                if isinstance(node, _PreparedBlock):
                     perform_block(node, ranks)
+                elif ranks is None:
+                    by_all[node] += 1
+                    self._perform_rounds(node, prepared.elsewhere)
+                else:
+                    for one in node.rounds:
+                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        by_some.setdefault(one, nobody)[ranks] += 1
+                        self.perform(self._part(one, ranks))
 
-        def perform_block(block: BlockTape, ranks: np.ndarray | None) -> None:
+        def perform_block(node: _PreparedBlock, ranks: np.ndarray | None) -> None:
             while True:
-                perform(block.before, ranks)
+                perform(node.before, ranks)
                 own = everybody if ranks is None else ranks
-                enters = decide(block, own)
+                enters = decide(node.block, own)
                 if not enters.all():
                     ranks = own[enters]
                     if not len(ranks):
                         return
-                perform(block.body, ranks)
-                if not block.is_loop:
+                perform(node.body, ranks)
+                if not node.block.is_loop:
                     return
 
         everybody = np.arange(self.arena.ranks)
-        with phase("values", "rounds of instructions"):
-            perform(tape.nodes, None)
-        return {
-            one: by_all[one] + by_some.get(one, np.zeros(self.arena.ranks, np.int64))
-            for one in (*by_all, *(by_some.keys() - by_all.keys()))
+        with phase("values", "rounds of instructions"), np.errstate(all="ignore"):
+            perform(prepared.nodes, None)
+        counts = {
+            one: np.full(self.arena.ranks, by_all[some]) for some in by_all for one in some.rounds
         }
+        for one, count in by_some.items():
+            counts[one] = counts[one] + count if one in counts else count
+        return counts
+
+    def _perform_rounds(self, some: "_PreparedRounds", elsewhere: Container[int]) -> None:
+        """Perform rounds on all ranks: at first as they are, later by calls made for it."""
+        if some.calls is None and some.performed < AS_THEY_ARE:
+            some.performed += 1
+            for one in some.rounds:
+                self.perform(one.batches)
+            return
+        if some.calls is None:
+            some.calls = [call for one in some.rounds for call in self._calls(one, elsewhere)]
+        for call in some.calls:
+            call()
+
+    def _calls(self, one: TapeRound, elsewhere: Container[int]) -> list[Callable[[], object]]:
+        """What performs a round whenever it is called, while only buffers `elsewhere` move."""
+        tasks: list[HostTask] = []
+        calls: list[Callable[[], object]] = []
+        fresh: list[RowBatch] = []  # which look up their arrays each time
+        for batch in one.batches:
+            if batch.collective is not None:
+                if self._touches(batch, elsewhere) or self._evaluation(batch).copies_operands:
+                    fresh.append(batch)
+                else:
+                    tasks += self._tasks(batch)
+            elif (made := self._bound(batch, elsewhere)) is not None:
+                calls += made
+            else:
+                tasks += self._tasks(batch)
+        if fresh:
+            return [
+                *calls,
+                lambda: self._perform([*tasks, *(t for each in fresh for t in self._tasks(each))]),
+            ]
+        if self._is_worth_threads(tasks):
+            return [*calls, functools.partial(self._perform, tasks)]
+        return [*calls, *(task.perform for task in tasks)]
+
+    def _bound(
+        self, batch: RowBatch, elsewhere: Container[int]
+    ) -> list[Callable[[], object]] | None:
+        """A small instruction on arrays that stay where they are, as calls; None for others."""
+        queue, program = self.executable.queues[batch.queue], self.executable.program
+        if not isinstance(queue, EngineQueue) or self._checked:
+            return None
+        name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return []
+        one = self._instruction(queue, batch.row, batch.ranks)
+        instr, rows = queue.table[batch.row], one.rows
+        tensors = [program.tensors[TensorId(t)] for t in (*instr.operands, *instr.results)]
+        if isinstance(rows, np.ndarray) or any(each.buffer in elsewhere for each in tensors):
+            return None
+        operands, results = (
+            [self._views[tensor][rows] for tensor in some]
+            for some in (instr.operands, instr.results)
+        )
+        if one.updates is not None:
+            update = operands[1]
+            if not update.size or update.nbytes > SMALL_BYTES:
+                return None
+            sizes = update.shape[1:]
+            slices = SliceAtStarts(operands[0], operands[2:], sizes, writeable=True)
+            return [functools.partial(slices.write, update)]
+        fusion = fusion_of(program, instr) or single_step(program, instr)
+        largest = max(value.size_bytes for value in fusion.values) * len(batch.ranks)
+        if largest > SMALL_BYTES or not can_be_cut(fusion):
+            return None
+        is_apart = [not _share_memory(program, instr.operands, [one]) for one in instr.results]
+        return bound(program, fusion, batch.ranks, operands, results, is_apart)
 
     def _part(self, one: TapeRound, ranks: np.ndarray) -> list[RowBatch]:
         """What a round performs on some ranks, which are whole groups of its collectives."""
@@ -322,17 +402,7 @@ class Devices:
         if self._tape is None or self._tape.tape is not tape:
             borrowed, lent = self._apart(tape)
             buffers = {self.executable.program.tensors[tensor].buffer for tensor in borrowed | lent}
-            rounds: dict[TapeRound, tuple[list[HostTask], list[RowBatch]]] = {}
-            for one in tape.rounds:
-                moving = [batch for batch in one.batches if self._touches(batch, buffers)]
-                tasks = [
-                    task
-                    for batch in one.batches
-                    if batch not in moving
-                    for task in self._tasks(batch)
-                ]
-                rounds[one] = tasks, moving
-            self._tape = _PreparedTape(tape, rounds, borrowed, lent)
+            self._tape = _PreparedTape(tape, _prepared_nodes(tape.nodes), borrowed, lent, buffers)
         return self._tape
 
     def _apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
@@ -394,15 +464,19 @@ class Devices:
 
     def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
-        if len(tasks) > 1 and sum(task.work for task in tasks) >= SPLIT_WORK:
+        if self._is_worth_threads(tasks):
             self._threads.perform([task.perform for task in tasks])
             return
         for task in tasks:
             task.perform()
 
+    def _is_worth_threads(self, tasks: Sequence[HostTask]) -> bool:
+        is_several = len(tasks) > 1 and self._threads.count > 1
+        return is_several and sum(task.work for task in tasks) >= SPLIT_WORK
+
     def _tasks(self, batch: RowBatch) -> list[HostTask]:
         if batch.collective is not None:
-            return self._collective_tasks(batch.collective, batch.groups)
+            return self._collective_tasks(batch)
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -423,24 +497,35 @@ class Devices:
             for ranks in self._divided(batch.ranks, work)
         ]
 
-    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[HostTask]:
+    def _collective_tasks(self, batch: RowBatch) -> list[HostTask]:
         """A collective of some groups by its normal form."""
-        number = collective.placeholder
-        ranks = collective.groups[0]
-        program = self.executable.stage_of(ranks[0]).program
-        placeholder = program.placeholders[number]
+        assert batch.collective is not None, batch
+        placeholder = self._placeholder_of(batch.collective)
         operands, results = (
             [self._views[tensor].reshape(self.arena.ranks, -1) for tensor in tensors]
             for tensors in (placeholder.operands, placeholder.results)
         )
+        evaluation = self._evaluation(batch)
+        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+
+    def _evaluation(self, batch: RowBatch) -> Evaluation:
+        """How a collective of some groups is computed."""
+        collective, groups = batch.collective, batch.groups
+        assert collective is not None, batch
+        number = collective.placeholder
         if (number, groups) not in self._evaluations:
-            form = self._normal_forms[number]
+            form, placeholder = self._normal_forms[number], self._placeholder_of(collective)
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
+            program = self.executable.stage_of(collective.groups[0][0]).program
             shares = _share_memory(program, placeholder.operands, placeholder.results)
             self._evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
-        evaluation = self._evaluations[number, groups]
-        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+        return self._evaluations[number, groups]
+
+    def _placeholder_of(self, collective: AtOnce) -> Placeholder:
+        """The placeholder in the program of the ranks that perform it."""
+        program = self.executable.stage_of(collective.groups[0][0]).program
+        return program.placeholders[collective.placeholder]
 
     def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
         queue, row = self.resolved(batch)
@@ -632,14 +717,51 @@ class _Instruction:
     overlaps: bool  # results lie where operands may still be read
 
 
+@attrs.define(eq=False)
+class _PreparedRounds:
+    """Rounds that follow one another."""
+
+    rounds: tuple[TapeRound, ...]
+    performed: int = 0  # how often, as they are
+    calls: list[Callable[[], object]] | None = None
+
+
+@attrs.frozen(eq=False)
+class _PreparedBlock:
+    """A block, of rounds that are prepared."""
+
+    block: BlockTape
+    before: "Sequence[_PreparedNode]"
+    body: "Sequence[_PreparedNode]"
+
+
+_PreparedNode = _PreparedRounds | _PreparedBlock
+
+
+def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
+    prepared: list[_PreparedNode] = []
+    for is_block, some in itertools.groupby(nodes, lambda node: isinstance(node, BlockTape)):
+        if is_block:
+            blocks = (node for node in some if isinstance(node, BlockTape))
+            prepared += [
+                _PreparedBlock(node, _prepared_nodes(node.before), _prepared_nodes(node.body))
+                for node in blocks
+            ]
+        else:
+            rounds = tuple(node for node in some if isinstance(node, TapeRound))
+            prepared.append(_PreparedRounds(rounds))
+    return prepared
+
+
 @attrs.frozen(eq=False)
 class _PreparedTape:
-    """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
+    """A tape whose rounds turn into calls, and what lies elsewhere in each run."""
 
     tape: Tape
-    rounds: Mapping[TapeRound, tuple[list[HostTask], list[RowBatch]]]
+    nodes: Sequence[_PreparedNode]
     borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
     lent: frozenset[int]  # outputs, by tensor, that get an array of their own
+    elsewhere: Set[int]  # the buffers of both
 
 
 @functools.cache

@@ -109,7 +109,7 @@ class Evaluation:
 
     def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
         self._form = form
-        self._copies_operands = in_place and not form.is_blockwise
+        self.copies_operands = in_place and not form.is_blockwise
         self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
         stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
         self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
@@ -126,8 +126,11 @@ class Evaluation:
         self.work = in_all // max(1, len(self._stacked) + len(self._parts))  # bytes of a task
 
     def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
-        """What is to be done, in any order, for arrays [ranks, elements]."""
-        if self._copies_operands:
+        """What is to be done, in any order, for arrays [ranks, elements].
+
+        It can be done again as long as these arrays stay, unless it `copies_operands` first.
+        """
+        if self.copies_operands:
             operands = [operand.copy() for operand in operands]
         work: list[Work] = [
             functools.partial(one.perform, operands, results) for one in self._stacked
