@@ -381,8 +381,12 @@ class Devices:
             slices = SliceAtStarts(operands[0], operands[2:], sizes, writeable=True)
             return [functools.partial(slices.write, update)]
         fusion = fusion_of(program, instr) or single_step(program, instr)
-        largest = max(value.size_bytes for value in fusion.values) * len(batch.ranks)
-        if largest > SMALL_BYTES or not can_be_cut(fusion):
+        touched = fusion.values[1:] if name == "dynamic-slice" else fusion.values
+        largest = max(value.size_bytes for value in touched) * len(batch.ranks)
+        # what threads would share, and what is computed block by block, is left to them
+        most = SPLIT_WORK if name == "dot" else SMALL_BYTES
+        work = int(queue.table.flops[batch.row]) * len(batch.ranks)
+        if largest > most or work > SPLIT_WORK or not can_be_cut(fusion):
             return None
         is_apart = [not _share_memory(program, instr.operands, [one]) for one in instr.results]
         return bound(program, fusion, batch.ranks, operands, results, is_apart)
