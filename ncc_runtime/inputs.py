@@ -14,6 +14,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import Program, Sharding, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.ranked_array import RankedArray
 
 
 def check_constants(program: Program) -> None:
@@ -43,8 +44,11 @@ Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, WordVal
 """Words of tables of counts by parameter, from the given arrays and the seed."""
 
 
-Given: TypeAlias = Mapping[int, np.ndarray | StoredArray]
-"""Arrays by the number of their parameter, those of a file not loaded yet."""
+Array: TypeAlias = np.ndarray | StoredArray | RankedArray
+"""What a parameter may be given: an array of a file is loaded when it is used."""
+
+Given: TypeAlias = Mapping[int, Array]
+"""Arrays by the number of their parameter."""
 
 
 def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Given:
@@ -57,11 +61,11 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
     named: dict[str, list[int]] = {}
     for position, parameter in enumerate(program.parameters):
         named.setdefault(parameter.name, []).append(position)
-    given: dict[int, np.ndarray | StoredArray] = {}
+    given: dict[int, Array] = {}
     keys: dict[int, object] = {}
     extra: list[str] = []
     for key, value in inputs.items():
-        array = value if isinstance(value, StoredArray) else np.asarray(value)
+        array = value if isinstance(value, StoredArray | RankedArray) else np.asarray(value)
         number = _number_of(key, named)
         if number is None or not 0 <= number < len(program.inputs):
             word = f"arg{number}" if isinstance(key, int) else str(key)
@@ -98,7 +102,7 @@ def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
     return numbers[0] if numbers else None
 
 
-def _type_text(array: np.ndarray | StoredArray) -> str:
+def _type_text(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
 
 
@@ -134,7 +138,7 @@ def _superfluous(
     keys = list(map(str, inputs))
     if any(keys == [f"{word}{k}" for k in range(len(keys))] for word in ("", "arg", "arr_")):
         arrays = [
-            array if isinstance(array, StoredArray) else np.asarray(array)
+            array if isinstance(array, StoredArray | RankedArray) else np.asarray(array)
             for array in inputs.values()
         ]
         left_out = _unique_omission(
@@ -174,7 +178,7 @@ def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> l
 
 def bound_inputs(
     program: Program, given: Given, seed: int | None, draw: Draw | None = None
-) -> Iterator[np.ndarray]:
+) -> Iterator[RankedArray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
     Of joined programs they are numbered one program after the other; ranks are those that run it.
@@ -190,9 +194,11 @@ def bound_inputs(
     counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
     # without a seed nothing is drawn, and to ask the system for one takes longer than a small run
     generator = None if seed is None else np.random.default_rng(seed)
-    drawn = {} if seed is None or draw is None else draw(checked, seed)
+    drawn: Mapping[int, WordValues] = {}
+    if seed is not None and draw is not None:
+        drawn = draw({number: array.whole() for number, array in checked.items()}, seed)
 
-    def parameter(number: int, tensor: int) -> np.ndarray:
+    def parameter(number: int, tensor: int) -> RankedArray:
         if number in checked:
             return checked[number]
         assert generator is not None, "without a seed no input is missing"
@@ -201,7 +207,7 @@ def bound_inputs(
             words = drawn[number]
             flat = array.reshape(len(array), -1)
             flat[words.rank, words.word] = words.value.astype(array.dtype)
-        return array
+        return RankedArray.of_each(array)
 
     return (parameter(number, tensor) for number, tensor in enumerate(program.inputs))
 
@@ -259,12 +265,12 @@ def _accepted(program: Program, number: int) -> _AcceptedArrays:
     )
 
 
-def _fits(program: Program, number: int, array: np.ndarray | StoredArray) -> bool:
+def _fits(program: Program, number: int, array: Array) -> bool:
     accepted = _accepted(program, number)
     return array.shape in accepted.shapes and _converts(array.dtype, accepted.tensor.dtype)
 
 
-def check_type(program: Program, number: int, array: np.ndarray | StoredArray) -> None:
+def check_type(program: Program, number: int, array: Array) -> None:
     """Refuse an array whose shape or dtype the parameter does not take; it is not loaded."""
     accepted = _accepted(program, number)
     if array.shape not in accepted.shapes:
@@ -287,7 +293,7 @@ def _called(program: Program, number: int) -> str:
     return parameter_text(program, number).rpartition(" ")[0]
 
 
-def checked_input(program: Program, number: int, array: np.ndarray | StoredArray) -> np.ndarray:
+def checked_input(program: Program, number: int, array: Array) -> RankedArray:
     """An array as [ranks, *shape] of the dtype of its parameter; raises InputError.
 
     It may hold every rank's own, one for all ranks, or the whole, which the parameter's sharding
@@ -297,12 +303,17 @@ def checked_input(program: Program, number: int, array: np.ndarray | StoredArray
     """
     check_type(program, number, array)
     accepted = _accepted(program, number)
-    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, _called(program, number))
-    per_rank, *_ = accepted.shapes
+    name, ranks = _called(program, number), len(accepted.ranks)
+    if isinstance(array, RankedArray):
+        rows = _as_dtype(array.array, accepted.tensor.dtype, name)
+        return RankedArray(rows, array.row_of)
+    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, name)
     if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
         tiles = _tiles(values, accepted.sharding, accepted.tensor.shape)
-        return tiles[np.array(accepted.sharding.parts)[accepted.ranks]]
-    return np.broadcast_to(values, per_rank)
+        return RankedArray(tiles, np.array(accepted.sharding.parts)[accepted.ranks])
+    if values.shape == accepted.tensor.shape:
+        return RankedArray.same(values, ranks)
+    return RankedArray.of_each(values)
 
 
 def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.ndarray:

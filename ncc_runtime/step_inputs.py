@@ -10,9 +10,17 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
-from ncc_runtime.inputs import check_type, checked_input, numbered, parameter_text, seeded
+from ncc_runtime.inputs import (
+    Array,
+    check_type,
+    checked_input,
+    numbered,
+    parameter_text,
+    seeded,
+)
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import ranks_text, stages_of
+from ncc_runtime.ranked_array import RankedArray
 
 Feed = tuple[tuple[int, int], ...]
 """Pairs of an output and the input that takes it at the next step, by number."""
@@ -33,7 +41,7 @@ class InputsOfSteps:
         """Of each input with batches: after how many steps they begin again."""
         return {number: array.shape[0] for number, array in self.batches.items()}
 
-    def of_step(self, step: int) -> dict[int, np.ndarray]:
+    def of_step(self, step: int) -> dict[int, RankedArray]:
         """The inputs of a step that are not those of the step before, each [ranks, *shape].
 
         The same whenever it is asked for, so that a run that goes on reads what it would have read.
@@ -44,7 +52,8 @@ class InputsOfSteps:
         for number in self.drawn:
             generator = np.random.default_rng([self.seed, step, number])
             tensor = program.tensors[program.inputs[number]]
-            own[number] = seeded(tensor, len(ranks_of(program, number)), generator)
+            drawn = seeded(tensor, len(ranks_of(program, number)), generator)
+            own[number] = RankedArray.of_each(drawn)
         return own
 
 
@@ -85,7 +94,7 @@ def inputs_of_steps(
     return InputsOfSteps(program, pairs, rows, drawn, seed or 0)
 
 
-def _loaded_once(array: np.ndarray | StoredArray) -> StoredArray:
+def _loaded_once(array: Array) -> StoredArray:
     """An array that stays in memory once a row of it was used."""
     load = functools.cache(lambda: np.asarray(array))
     return StoredArray(array.shape, array.dtype, load)

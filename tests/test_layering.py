@@ -24,11 +24,14 @@ MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
+RANKED = "ncc_runtime.ranked_array"
+
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
+    RANKED: set(),
     "ncc_runtime.progress_bar": {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.options": {ERRORS},
@@ -96,6 +99,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.execution": {
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
         "ncc_runtime.lowering",
@@ -107,11 +111,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
     },
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
-    "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
+    "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files", RANKED},
     "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
     "ncc_runtime.step_inputs": {
         ERRORS,
         NEFF,
+        RANKED,
         "ncc_runtime.array_files",
         "ncc_runtime.inputs",
     },
@@ -143,6 +148,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.faults": {
         PROGRESS,
+        RANKED,
         ERRORS,
         FILES,
         NEFF,

@@ -37,6 +37,7 @@ from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
+from ncc_runtime.ranked_array import RankedArray
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -145,11 +146,11 @@ class Devices:
 
     def load(
         self,
-        inputs: Iterable[np.ndarray],
+        inputs: Iterable[RankedArray],
         unchanged: Container[int] = (),
         tape: Tape | None = None,
     ) -> None:
-        """Write parameters, each [ranks, *shape], and constants.
+        """Write parameters and constants.
 
         Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a `tape` is played next, and `release` called behind it, inputs may be read where they
@@ -166,7 +167,8 @@ class Devices:
                 array = self._array_for(tensor)
                 if self._move(tensor, array):
                     self._lent[tensor] = array
-        for number, ((rows, tensor), array) in enumerate(zip(self._inputs, inputs, strict=True)):
+        for number, ((rows, tensor), one) in enumerate(zip(self._inputs, inputs, strict=True)):
+            array = one.whole()
             if tensor in borrowed and self._move(tensor, array):
                 continue
             self._views[tensor][rows] = array
@@ -198,7 +200,9 @@ class Devices:
                 memory[stage.rows] = np.frombuffer(data, np.uint8)
         self._has_constants = True
 
-    def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
+    def load_again(
+        self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, RankedArray]
+    ) -> None:
         """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
 
         Inputs of `load` that stay the same are written again where an output lies in their memory.
@@ -219,7 +223,8 @@ class Devices:
             kind = program.buffers[program.tensors[tensor].buffer].kind
             is_input = tensor in on_inputs or kind in READ_ONLY
             values.append((number, view.copy() if is_input else view))
-        for number, value in (*values, *self._overwritten.items(), *inputs.items()):
+        drawn = ((number, one.whole()) for number, one in inputs.items())
+        for number, value in (*values, *self._overwritten.items(), *drawn):
             rows, target = targets[number]
             self._views[target][rows] = value
 
