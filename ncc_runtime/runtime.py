@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.inputs import Given, WordValues
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
+    from ncc_runtime.ranked_array import RankedArray
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
     from ncc_runtime.verify.proof import Proof
@@ -452,7 +453,7 @@ class Model:
         )
 
     def _run_with_faults(
-        self, given: "Given", arrays: Iterable[np.ndarray] | None, options: RunOptions
+        self, given: "Given", arrays: "Iterable[RankedArray] | None", options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
         from ncc_runtime.faults.files import as_faults
@@ -526,7 +527,7 @@ class Model:
         if options.verify:
             self._check_proofs()
 
-        def bound() -> Iterable[np.ndarray]:
+        def bound() -> "Iterable[RankedArray]":
             check_constants(program)
             check_budget(self.executable, options)
             return bound_inputs(program, given, seed, self._drawn_counts, options.threads)

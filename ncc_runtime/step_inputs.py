@@ -10,9 +10,17 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
-from ncc_runtime.inputs import check_type, checked_input, numbered, parameter_text, seeded
+from ncc_runtime.inputs import (
+    Array,
+    check_type,
+    checked_input,
+    numbered,
+    parameter_text,
+    seeded,
+)
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import ranks_text, stages_of
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.threads import Threads
 
 Feed = tuple[tuple[int, int], ...]
@@ -35,7 +43,7 @@ class InputsOfSteps:
         """Of each input with batches: after how many steps they begin again."""
         return {number: array.shape[0] for number, array in self.batches.items()}
 
-    def of_step(self, step: int) -> dict[int, np.ndarray]:
+    def of_step(self, step: int) -> dict[int, RankedArray]:
         """The inputs of a step that are not those of the step before, each [ranks, *shape].
 
         The same whenever it is asked for, so that a run that goes on reads what it would have read.
@@ -86,7 +94,7 @@ def inputs_of_steps(
     return InputsOfSteps(program, pairs, rows, drawn, seed or 0, Threads(threads))
 
 
-def _loaded_once(array: np.ndarray | StoredArray) -> StoredArray:
+def _loaded_once(array: Array) -> StoredArray:
     """An array that stays in memory once a row of it was used."""
     load = functools.cache(lambda: np.asarray(array))
     return StoredArray(array.shape, array.dtype, load)

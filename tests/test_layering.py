@@ -24,11 +24,14 @@ MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
+RANKED = "ncc_runtime.ranked_array"
+
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
+    RANKED: set(),
     "ncc_runtime.progress_bar": {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.host_limits": set(),
@@ -98,6 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.execution": {
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
         "ncc_runtime.threads",
@@ -114,6 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.inputs": {
         ERRORS,
         NEFF,
+        RANKED,
         "ncc_runtime.array_files",
         "ncc_runtime.random_values",
         "ncc_runtime.threads",
@@ -122,6 +127,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.step_inputs": {
         ERRORS,
         NEFF,
+        RANKED,
         "ncc_runtime.array_files",
         "ncc_runtime.inputs",
         "ncc_runtime.threads",
@@ -154,6 +160,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.faults": {
         PROGRESS,
+        RANKED,
         ERRORS,
         FILES,
         NEFF,

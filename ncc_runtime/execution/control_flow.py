@@ -38,6 +38,7 @@ from ncc_runtime.neff.program import (
 )
 from ncc_runtime.neff.stages import JointProgram, matched_blocks_of
 from ncc_runtime.neff.structure import control_rows
+from ncc_runtime.ranked_array import RankedArray
 
 if TYPE_CHECKING:  # slow to import, and only values need it
     from ncc_runtime.execution.values.devices import Devices
@@ -270,7 +271,7 @@ class Inputs:
     """What a run without values may read: which inputs are given, and how each is loaded."""
 
     given: Container[int]
-    load: Callable[[int], np.ndarray]  # [ranks, *shape]
+    load: Callable[[int], RankedArray]
     describe: Callable[[int], str]
     check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
 

@@ -40,6 +40,7 @@ from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
 from ncc_runtime.faults.waits import StallTables, WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.verify.counters import Edges, on_rank
 
 MOST_ROUNDS = 8
@@ -93,7 +94,7 @@ class Laboratory:
     def __init__(
         self,
         executable: Executable,
-        inputs: Callable[[], Iterable[np.ndarray]],
+        inputs: Callable[[], Iterable[RankedArray]],
         *,
         is_proved: bool = True,
         clock: Clock | None = None,
@@ -110,7 +111,7 @@ class Laboratory:
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
-        self._arrays: list[np.ndarray] | None = None
+        self._arrays: list[RankedArray] | None = None
         self._is_proved = is_proved
         self._devices: Devices | None = None
         self._undisturbed: _Undisturbed | None = None

@@ -16,7 +16,7 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray
 from ncc_runtime.errors import InputError, TopologyError
-from ncc_runtime.inputs import bound_inputs, numbered
+from ncc_runtime.inputs import Given, bound_inputs, numbered
 from ncc_runtime.jobs.checkpoints import CheckpointFolder, JobInputs, Restored, State, state_bytes
 from ncc_runtime.jobs.recovery import (
     ChangedCollective,
@@ -154,7 +154,7 @@ class RunningJob:
             program, feed, batches or {}, draw, seed, self._run_options.threads
         )
         self._seed = seed
-        self._given: dict[int, np.ndarray | StoredArray] = dict(numbered(program, given))
+        self._given: Given = numbered(program, given)
         self._batches = dict(self._between.batches)
         self._smaller = tuple(smaller)
         self._undisturbed = model.executable
@@ -398,14 +398,12 @@ class RunningJob:
             self._given, self._batches = self._inputs_for(after)
         self._model = model
 
-    def _inputs_for(
-        self, after: Program
-    ) -> tuple[dict[int, np.ndarray | StoredArray], dict[int, StoredArray]]:
+    def _inputs_for(self, after: Program) -> tuple[Given, dict[int, StoredArray]]:
         """What is given, and batches, as a program for fewer ranks takes them; InputError."""
         if self._initial is None:
             self._initial = self._initial_inputs(self._program)
         before, arrays = self._initial
-        given: dict[int, np.ndarray | StoredArray] = {
+        given = {
             number: resharded(before, after, number, array, is_state=False)
             for number, array in arrays.items()
             if number not in self._fed
@@ -419,7 +417,7 @@ class RunningJob:
             program, {**self._given, **changing}, self._seed, threads=self._run_options.threads
         )
         return program, {
-            number: array for number, array in enumerate(arrays) if number not in changing
+            number: array.whole() for number, array in enumerate(arrays) if number not in changing
         }
 
     def _resharded(self, kept: Restored, after: Program) -> State:

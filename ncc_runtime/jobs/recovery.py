@@ -335,7 +335,8 @@ def resharded(
     if infos[0].sharding is not None and wholes[0] is not None and wholes[0] == wholes[1]:
         sharding = before.shardings[infos[0].sharding]
         whole = uncut(array, sharding, wholes[0], ranks_of(before, number))
-        if checked_input(before, number, whole).tobytes() == np.ascontiguousarray(array).tobytes():
+        cut = checked_input(before, number, whole).whole()
+        if cut.tobytes() == np.ascontiguousarray(array).tobytes():
             return whole
     if not is_state and old.type_text == new.type_text:
         return array[: len(ranks_of(after, number))]

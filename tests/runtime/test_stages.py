@@ -33,7 +33,7 @@ CUTS = {
 )
 def test_a_program_cut_into_stages_gives_the_same_bits_at_the_same_time(model, parts):
     program = program_of(ncc_compiler.compile_file(ROOT / model))
-    inputs = [*bound_inputs(program, {}, 0)]
+    inputs = [one.whole() for one in bound_inputs(program, {}, 0)]
     whole = ncc_runtime.load(program).run(inputs)
     pieces = ncc_runtime.load(cut(program, CUTS[parts])).run(
         [array[list(part)] for part in CUTS[parts] for array in inputs], checked=True

@@ -43,6 +43,7 @@ from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
@@ -147,11 +148,11 @@ class Devices:
 
     def load(
         self,
-        inputs: Iterable[np.ndarray],
+        inputs: Iterable[RankedArray],
         unchanged: Container[int] = (),
         tape: Tape | None = None,
     ) -> None:
-        """Write parameters, each [ranks, *shape], and constants.
+        """Write parameters and constants.
 
         Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a `tape` is played next, and `release` called behind it, inputs may be read where they
@@ -168,7 +169,8 @@ class Devices:
                 array = self._array_for(tensor)
                 if self._move(tensor, array):
                     self._lent[tensor] = array
-        for number, ((rows, tensor), array) in enumerate(zip(self._inputs, inputs, strict=True)):
+        for number, ((rows, tensor), one) in enumerate(zip(self._inputs, inputs, strict=True)):
+            array = one.whole()
             if tensor in borrowed and self._move(tensor, array):
                 continue
             self._views[tensor][rows] = array
@@ -200,7 +202,9 @@ class Devices:
                 memory[stage.rows] = np.frombuffer(data, np.uint8)
         self._has_constants = True
 
-    def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
+    def load_again(
+        self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, RankedArray]
+    ) -> None:
         """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
 
         Inputs of `load` that stay the same are written again where an output lies in their memory.
@@ -221,7 +225,8 @@ class Devices:
             kind = program.buffers[program.tensors[tensor].buffer].kind
             is_input = tensor in on_inputs or kind in READ_ONLY
             values.append((number, view.copy() if is_input else view))
-        for number, value in (*values, *self._overwritten.items(), *inputs.items()):
+        drawn = ((number, one.whole()) for number, one in inputs.items())
+        for number, value in (*values, *self._overwritten.items(), *drawn):
             rows, target = targets[number]
             self._views[target][rows] = value
 

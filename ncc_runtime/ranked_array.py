@@ -1,0 +1,54 @@
+"""What each rank has of one array, such as a parameter: what is equal on ranks is there once."""
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+
+@attrs.frozen(eq=False)
+class RankedArray:
+    """An array of every rank; ranks that share a row of `array` have equal ones.
+
+    Ranks that have different rows may have equal ones, too: nobody has compared them. As an
+    argument of numpy's functions it is [ranks, *shape].
+    """
+
+    array: np.ndarray  # [rows, *shape]
+    row_of: np.ndarray  # (ranks,) int64, the row that each rank has
+
+    @classmethod
+    def of_each(cls, array: np.ndarray) -> "RankedArray":
+        """[ranks, *shape]; one row if it is one array for all ranks, which numpy has broadcast."""
+        ranks = len(array)
+        if ranks > 1 and array.strides[0] == 0:
+            return cls.same(array[0], ranks)
+        return cls(array, np.arange(ranks))
+
+    @classmethod
+    def same(cls, array: np.ndarray, ranks: int) -> "RankedArray":
+        """One array, [*shape], for so many ranks."""
+        return cls(array[None], np.zeros(ranks, np.int64))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[ranks, *shape]"""
+        return (len(self.row_of), *self.array.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of its elements."""
+        return self.array.dtype
+
+    def whole(self) -> np.ndarray:
+        """[ranks, *shape]; a view if each rank has its own row, or all have one."""
+        rows, ranks = len(self.array), len(self.row_of)
+        if rows == 1:
+            return np.broadcast_to(self.array, self.shape)
+        if rows == ranks and (self.row_of == np.arange(ranks)).all():
+            return self.array
+        return self.array[self.row_of]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.whole() if dtype is None else self.whole().astype(dtype, copy=False)
+        return array.copy() if copy else array
