@@ -355,7 +355,7 @@ class Model:
 
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
-        options = attrs.evolve(options or RunOptions(), **settings)
+        options = RunOptions(**settings) if options is None else attrs.evolve(options, **settings)
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
