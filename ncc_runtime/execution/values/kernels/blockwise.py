@@ -14,6 +14,7 @@ it is not cut.
 """
 
 import collections
+import functools
 import itertools
 import math
 import threading
@@ -343,8 +344,26 @@ class BlockPlan:
 
     # ---- performing it
 
-    def run(self, ranks: np.ndarray, operands: Arrays, results: Arrays) -> None:
-        """Compute for some ranks: operands and results are [ranks, *shape], results in place."""
+    @functools.cached_property
+    def blocks(self) -> int:
+        """Of one loop that is all there is but for constants, how many blocks it has; else 1."""
+        first, *others = self.levels
+        opcodes = {self.fusion.body[row].opcode for row in first.whole}
+        if others or opcodes - {CONSTANT} or len(first.loops) != 1:
+            return 1
+        return math.prod(first.loops[0].parts)
+
+    def run(
+        self,
+        ranks: np.ndarray,
+        operands: Arrays,
+        results: Arrays,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Compute for some ranks: operands and results are [ranks, *shape], results in place.
+
+        Part (k, n) is the k-th of n shares of the blocks, at most as many as there are.
+        """
         at_once = max(1, BLOCK_BYTES // self.rank_bytes)
         with np.errstate(all="ignore"):
             for first in range(0, len(ranks), at_once):
@@ -355,7 +374,7 @@ class BlockPlan:
                     [operand[rows] for operand in operands],
                     [result[rows] for result in results],
                 )
-                some.run()
+                some.run(part)
 
     def writes_over(self, parameter: int, result: int) -> bool:
         """Whether a result may lie where a parameter of its type does: what is lost is not read."""
@@ -432,13 +451,13 @@ class _Ranks:
         self._values = dict(enumerate(operands))
         self._results = dict(zip(plan.fusion.results, results, strict=True))
 
-    def run(self) -> None:
+    def run(self, part: tuple[int, int]) -> None:
         fusion = self._plan.fusion
         for level in self._plan.levels:
             for row in level.whole:
                 self._whole(fusion.body[row])
             for loop in level.loops:
-                self._blocks(loop)
+                self._blocks(loop, part)
 
     def _whole(self, step: FusedInstr) -> None:
         types = self._plan.fusion.types(step.results)
@@ -464,8 +483,8 @@ class _Ranks:
         self._values[value] = place
         return place
 
-    def _blocks(self, loop: _Loop) -> None:
-        """All blocks of the steps of a loop."""
+    def _blocks(self, loop: _Loop, part: tuple[int, int]) -> None:
+        """The blocks of the steps of a loop, or a share of them."""
         plan = self._plan
         body = plan.fusion.body
         produced = {value for row in loop.steps for value in body[row].results}
@@ -489,7 +508,11 @@ class _Ranks:
             )
             for value in in_memory
         }
-        for block in itertools.product(*map(range, loop.parts)):
+        (share, shares), count = part, math.prod(loop.parts)
+        blocks = itertools.product(*map(range, loop.parts))
+        for block in itertools.islice(
+            blocks, share * count // shares, (share + 1) * count // shares
+        ):
             values = dict(local)
             for value, cuts in extents.items():
                 array = self._values[value]
