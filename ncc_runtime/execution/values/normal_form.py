@@ -103,7 +103,7 @@ class NormalForm:
         row where rank r's goes, -1 if it need not be written.
         """
         classes = []
-        rows_in_all = 1 + max(int(rows.max(initial=0)) for rows in (*read, *written))
+        rows_in_all = 1 + max((int(rows.max(initial=0)) for rows in (*read, *written)), default=0)
         writer: np.ndarray = np.full((len(written), rows_in_all), -1)  # the group that writes a row
         for one in self.classes:
             rows = written[one.operand][one.target_rank]

@@ -549,7 +549,7 @@ class _Ranks:
         for row in loop.steps:
             step = body[row]
             slot = None
-            if _plain_loop(step, plan.fusion) and step.results[0] not in plan.kept:
+            if _takes_memory(step, plan.fusion) and step.results[0] not in plan.kept:
                 slot = free.pop() if free else count
                 count = max(count, slot + 1)
                 slots[step.results[0]] = slot
@@ -588,6 +588,13 @@ def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
 _PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
+def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step writes where it is told, so that it needs no memory of its own."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands[-2:], *step.results)}
+    is_other = step.opcode in ("dot", "select") and len(kinds) == 1 and kinds <= _PLAIN
+    return is_other or _plain_loop(step, fusion)
+
+
 class _BlockStep:
     """A step on the blocks of some ranks."""
 
@@ -608,7 +615,7 @@ class _BlockStep:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
-            not self._is_plain
+            self._out is None
             and known >= {*step.operands}
             and not any(v in kept for v in step.results)
         )
@@ -620,9 +627,15 @@ class _BlockStep:
         if self._is_plain:
             self._plain(values, operands)
             return
+        if step.opcode == "select" and self._out is not None:
+            condition, if_true, if_false = (self._in_dimensions(array) for array in operands)
+            np.copyto(self._out, if_false)
+            np.copyto(self._out, if_true, where=condition)
+            values[step.results[0]] = self._out
+            return
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
-        arrays = fused_step(self._call, step, operands)
+        arrays = fused_step(self._call, step, operands, self._out)
         for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
             if value in values:
                 values[value][...] = array
@@ -631,14 +644,14 @@ class _BlockStep:
                 is_free = self._plan.is_read_in_any_layout(value)
                 values[value] = typed if is_free else np.ascontiguousarray(typed)
 
+    def _in_dimensions(self, array: np.ndarray) -> np.ndarray:
+        """An array that lacks dimensions has the leading ones: one value for each rank."""
+        missing = self._ndim - array.ndim
+        return array.reshape(array.shape + (1,) * missing) if missing else array
+
     def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
         (value,) = self._step.results
-        operands = [
-            array
-            if array.ndim == self._ndim
-            else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
-            for array in operands
-        ]
+        operands = [self._in_dimensions(array) for array in operands]
         place = values.get(value) if self._out is None else self._out
         assert place is not None, "a value has memory"
         out = place
