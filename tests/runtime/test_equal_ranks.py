@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -89,3 +90,45 @@ def test_training_steps_have_the_bits_of_the_literal_interpreter(data, text, pat
     options = ncc_compiler.CompileOptions(level=level)
     model = ncc_runtime.load(ncc_compiler.compile_text(text, options))
     assert_as_literal(model, data.draw(shared(training_inputs())), patched)
+
+
+BRANCHES = """HloModule m, replica_count=1, num_partitions=2
+one {
+  p = (f32[64], f32[64]) parameter(0)
+  y = f32[64] get-tuple-element(p), index=1
+  t = f32[64] cosine(y)
+  u = f32[64] sine(t)
+  ROOT r = f32[64] add(t, u)
+}
+two {
+  p = (f32[64], f32[64]) parameter(0)
+  a = f32[64] get-tuple-element(p), index=0
+  y = f32[64] get-tuple-element(p), index=1
+  ROOT r = f32[64] subtract(a, y)
+}
+ENTRY main {
+  x = f32[64] parameter(0)
+  y = f32[64] parameter(1)
+  which = pred[] parameter(2)
+  a = f32[64] tanh(x)
+  b = (f32[64], f32[64]) tuple(a, y)
+  ROOT c = f32[64] conditional(which, b, b), true_computation=one, false_computation=two
+}
+"""
+
+
+def test_a_branch_that_a_representative_does_not_take_reads_memory_of_its_own() -> None:
+    """The first branch writes over `a`, which the second reads; no rank takes both."""
+    program = ncc_compiler.compile_text(BRANCHES, ncc_compiler.CompileOptions(level=0)).program
+    number = {buffer.name: k for k, buffer in enumerate(program.buffers)}
+    buffers = list(program.buffers)
+    buffers[number["t"]] = attrs.evolve(buffers[number["t"]], address=buffers[number["a"]].address)
+    model = ncc_runtime.load(attrs.evolve(program, buffers=tuple(buffers)))
+    x, y = np.arange(64, dtype=np.float32), np.ones(64, np.float32)
+    which = np.array([True, False])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(equal_ranks, "SMALL_BYTES", 0)
+        (found,) = model.run(x, y, which, clock=False).outputs
+        (same,) = model.run(x, y, np.array([False, False]), clock=False).outputs
+    np.testing.assert_array_equal(same, np.tanh([x, x]) - y)
+    np.testing.assert_array_equal(found[1], same[1])
