@@ -9,12 +9,14 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 
+from ncc_runtime import random_values
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import Program, Sharding, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.threads import Threads
 
 
 def check_constants(program: Program) -> None:
@@ -35,7 +37,7 @@ def check_constants(program: Program) -> None:
 class WordValues:
     """Values of some words of a parameter, such as counts, which may not be any number."""
 
-    rank: np.ndarray  # (n,) int64, counted among the ranks that have it
+    row: np.ndarray  # (n,) int64, the array that some of its ranks have, as `rows_of` numbers them
     word: np.ndarray  # (n,) int64, of its elements in order
     value: np.ndarray  # (n,) int64
 
@@ -177,7 +179,11 @@ def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> l
 
 
 def bound_inputs(
-    program: Program, given: Given, seed: int | None, draw: Draw | None = None
+    program: Program,
+    given: Given,
+    seed: int | None,
+    draw: Draw | None = None,
+    threads: int = 1,
 ) -> Iterator[RankedArray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
@@ -191,25 +197,53 @@ def bound_inputs(
     for number, array in given.items():
         check_type(program, number, array)
     checked = {number: checked_input(program, number, array) for number, array in given.items()}
-    counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
-    # without a seed nothing is drawn, and to ask the system for one takes longer than a small run
-    generator = None if seed is None else np.random.default_rng(seed)
     drawn: Mapping[int, WordValues] = {}
     if seed is not None and draw is not None:
         drawn = draw({number: array.whole() for number, array in checked.items()}, seed)
+    team = Threads(threads)
 
-    def parameter(number: int, tensor: int) -> RankedArray:
+    def parameter(number: int) -> RankedArray:
         if number in checked:
             return checked[number]
-        assert generator is not None, "without a seed no input is missing"
-        array = seeded(program.tensors[tensor], counts[number], generator)
+        assert seed is not None, "without a seed no input is missing"
+        array = seeded(program, number, seed, (number,), team)
         if number in drawn:
             words = drawn[number]
-            flat = array.reshape(len(array), -1)
-            flat[words.rank, words.word] = words.value.astype(array.dtype)
-        return RankedArray.of_each(array)
+            flat = array.array.reshape(len(array.array), -1)
+            flat[words.row, words.word] = words.value.astype(array.dtype)
+        return array
 
-    return (parameter(number, tensor) for number, tensor in enumerate(program.inputs))
+    return map(parameter, range(len(program.inputs)))
+
+
+def rows_of(program: Program, number: int) -> np.ndarray:
+    """Which array of a parameter each of its ranks has, (ranks,) int64, as far as shardings say.
+
+    Ranks that have the same part of one array have the same number; so do all ranks if each has the
+    whole. Of an array of which nothing is known each rank has its own.
+    """
+    accepted = _accepted(program, number)
+    if accepted.sharding is not None:
+        return np.array(accepted.sharding.parts, np.int64)[accepted.ranks]
+    is_whole = program.parameter(number).shape is not None
+    return np.arange(len(accepted.ranks)) * (not is_whole)
+
+
+def seeded(
+    program: Program, number: int, seed: int, key: Sequence[int], threads: Threads
+) -> RankedArray:
+    """Random values for a parameter; `key` says which of those of the seed.
+
+    Ranks that have the same part of one array have the same values, as in a real run: the whole
+    array is drawn, and cut.
+    """
+    accepted, rows = _accepted(program, number), rows_of(program, number)
+    dtype, (_, common, *unsharded) = accepted.tensor.dtype, accepted.shapes
+    if unsharded:
+        whole = random_values.drawn(dtype, unsharded[0], seed, key, threads)
+        return checked_input(program, number, whole)
+    shape = (int(rows.max(initial=-1)) + 1, *common)
+    return RankedArray(random_values.drawn(dtype, shape, seed, key, threads), rows)
 
 
 def _check_complete(program: Program, given: Given) -> None:
@@ -388,19 +422,3 @@ def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: s
         raise InputError(
             f"{name} holds {array[outside][0]}; {dtype.value} goes from {least} to {most}"
         )
-
-
-def seeded(tensor: Tensor, ranks: int, generator: "np.random.Generator") -> np.ndarray:
-    """Random values for a parameter: normal floats, small integers, fair booleans."""
-    shape = (ranks, *tensor.shape)
-    dtype = tensor.dtype
-    if dtype is DType.PRED:
-        return generator.integers(0, 2, shape, np.uint8).astype(bool)
-    if dtype.is_integer:
-        limit = min(8, 2 ** max(1, dtype.bits - 1))  # of one bit: 1, or the -1 that it wraps to
-        return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
-    drawn = np.float32 if dtype.size_bytes <= 4 else np.float64
-    values = generator.standard_normal(shape, drawn)
-    if dtype.is_complex:
-        return (values + 1j * generator.standard_normal(shape, drawn)).astype(dtype.numpy)
-    return values.astype(dtype.numpy, copy=False)

@@ -257,7 +257,9 @@ class Model:
         if options.values:
             from ncc_runtime.inputs import bound_inputs
 
-            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(
+                self.executable.program, given, seed, self._drawn_counts, options.threads
+            )
         if options.verify:
             self._check_proofs()
         if options.faults:
@@ -317,11 +319,11 @@ class Model:
         if options.faults:
             raise InputError("faults happen in one run; give them to `run`")
         program = self.executable.program
-        between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        between = inputs_of_steps(program, feed, batches or {}, draw, seed, options.threads)
         given = {**given, **between.of_step(first)}
         arrays = None
         if options.values:
-            arrays = bound_inputs(program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(program, given, seed, self._drawn_counts, options.threads)
         if options.verify:
             self._check_proofs()
 
@@ -478,7 +480,11 @@ class Model:
             sized, notes = assumed(executable)
             clock = Clock(sized, self._decisions(executable, given, options))
         laboratory = Laboratory(
-            executable, lambda: inputs or (), is_proved=options.verify, clock=clock
+            executable,
+            lambda: inputs or (),
+            is_proved=options.verify,
+            clock=clock,
+            threads=options.threads,
         )
         timeout_ps = exec_timeout_ps(options.exec_timeout_s)
         has_values = inputs is not None
@@ -527,13 +533,14 @@ class Model:
         def bound() -> "Iterable[RankedArray]":
             check_constants(program)
             check_budget(self.executable, options)
-            return bound_inputs(program, given, seed, self._drawn_counts)
+            return bound_inputs(program, given, seed, self._drawn_counts, options.threads)
 
         return Laboratory(
             self.executable,
             bound,
             is_proved=options.verify,
             memory_bytes=options.memory_bytes,
+            threads=options.threads,
         )
 
     def _result(self, outputs: "Sequence[RankedArray]") -> Any:

@@ -21,6 +21,7 @@ from ncc_runtime.inputs import (
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import ranks_text, stages_of
 from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.threads import Threads
 
 Feed = tuple[tuple[int, int], ...]
 """Pairs of an output and the input that takes it at the next step, by number."""
@@ -35,6 +36,7 @@ class InputsOfSteps:
     batches: Mapping[int, StoredArray]  # by input: a row for each step, [rows, …]
     drawn: tuple[int, ...]  # inputs that are drawn anew at every step
     seed: int
+    threads: Threads
 
     @property
     def rows(self) -> Mapping[int, int]:
@@ -50,10 +52,7 @@ class InputsOfSteps:
         rows = {number: row_of(array, step) for number, array in self.batches.items()}
         own = {number: checked_input(program, number, row) for number, row in rows.items()}
         for number in self.drawn:
-            generator = np.random.default_rng([self.seed, step, number])
-            tensor = program.tensors[program.inputs[number]]
-            drawn = seeded(tensor, len(ranks_of(program, number)), generator)
-            own[number] = RankedArray.of_each(drawn)
+            own[number] = seeded(program, number, self.seed, (step, number), self.threads)
         return own
 
 
@@ -69,6 +68,7 @@ def inputs_of_steps(
     batches: Mapping[Any, Any],
     draw: Sequence[str],
     seed: int | None,
+    threads: int = 1,
 ) -> InputsOfSteps:
     """What the words of a user name, checked: types, shapes, each input once; InputError."""
     pairs = feed_of(program, feed)
@@ -91,7 +91,7 @@ def inputs_of_steps(
             check_type(program, number, row_of(array, 0))
         except InputError as error:
             raise InputError(f"a step's row of batches: {error}") from error
-    return InputsOfSteps(program, pairs, rows, drawn, seed or 0)
+    return InputsOfSteps(program, pairs, rows, drawn, seed or 0, Threads(threads))
 
 
 def _loaded_once(array: Array) -> StoredArray:

@@ -99,6 +99,7 @@ class Laboratory:
         is_proved: bool = True,
         clock: Clock | None = None,
         memory_bytes: int | None = None,
+        threads: int = 1,
     ) -> None:
         """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
 
@@ -106,6 +107,7 @@ class Laboratory:
         side may take `memory_bytes` of this host; None: 80 % of what is free.
         """
         self.memory_bytes = memory_bytes
+        self._threads = threads
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self._inputs = inputs
@@ -213,7 +215,7 @@ class Laboratory:
         if self._arrays is None:
             self._arrays = list(self._inputs())
         if self._devices is None:
-            self._devices = Devices(self.executable)
+            self._devices = Devices(self.executable, self._threads)
         self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
         self._devices.load(self._arrays)
         return self._devices

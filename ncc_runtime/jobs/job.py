@@ -150,7 +150,9 @@ class RunningJob:
         program = model.executable.program
         self._model, self._load, self._options = model, load, options
         self._run_options = run_options or RunOptions()
-        self._between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        self._between = inputs_of_steps(
+            program, feed, batches or {}, draw, seed, self._run_options.threads
+        )
         self._seed = seed
         self._given: Given = numbered(program, given)
         self._batches = dict(self._between.batches)
@@ -411,7 +413,9 @@ class RunningJob:
     def _initial_inputs(self, program: Program) -> tuple[Program, dict[int, np.ndarray]]:
         """The inputs of the first step but for batches, as a program takes them."""
         changing = self._between.of_step(0)
-        arrays = bound_inputs(program, {**self._given, **changing}, self._seed)
+        arrays = bound_inputs(
+            program, {**self._given, **changing}, self._seed, threads=self._run_options.threads
+        )
         return program, {
             number: array.whole() for number, array in enumerate(arrays) if number not in changing
         }

@@ -21,7 +21,7 @@ from tests.draws_training import inputs as training_inputs
 from tests.draws_training import training_steps
 from tests.example_count import examples
 
-QUICK = settings(max_examples=examples(600), suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -12,22 +12,27 @@ instruction is performed on the rows of representatives, of which it has views.
 import collections
 import contextlib
 import functools
-import os
+import itertools
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.scheduler import AtOnce, RowBatch
+from ncc_runtime.execution.scheduler import RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
-from ncc_runtime.execution.values.kernels.blockwise import BlockPlan, can_be_cut, fusion_of
+from ncc_runtime.execution.values.kernels.blockwise import (
+    BlockPlan,
+    can_be_cut,
+    fusion_of,
+    single_step,
+)
+from ncc_runtime.execution.values.kernels.bound import bound
 from ncc_runtime.execution.values.kernels.compute import compute
-from ncc_runtime.execution.values.kernels.indexing import update_slice
+from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
@@ -44,6 +49,7 @@ from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
 from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -57,6 +63,10 @@ SMALL_BYTES = 64 * 1024
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
+
+AS_THEY_ARE = 1
+"""How often rounds are performed as they are before calls are made for them: most programs run
+once, and to make the calls takes longer than to perform them."""
 
 KEPT_OUTPUTS = 2
 """Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
@@ -100,14 +110,12 @@ class Devices:
         executable.check_all_ranks_have_columns()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
-        self._threads = threads
+        self._threads = Threads(threads)
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_of = 0  # the process whose threads they are
         self._literal = _Layout(EqualRanks.nothing(executable.program))  # of rows without a tape
         self._layout = self._literal  # of what is performed now
         self._layouts: dict[object, _Layout] = {}
@@ -150,13 +158,6 @@ class Devices:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _threads_beside(self) -> ThreadPoolExecutor:
-        """All threads but this one; they end when the devices are no longer used."""
-        if self._pool is None or self._pool_of != os.getpid():
-            self._pool = ThreadPoolExecutor(self._threads - 1, thread_name_prefix="rank")
-            self._pool_of = os.getpid()
-        return self._pool
 
     def load(
         self,
@@ -343,50 +344,124 @@ class Devices:
 
     def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
-        self._perform([task for batch in batches for task in self._tasks(batch, self._layout)])
+        self._perform([task for batch in batches for task in self._tasks(batch)])
 
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
-        by_all, by_some = collections.Counter[TapeRound](), dict[TapeRound, np.ndarray]()
+        by_all, by_some = collections.Counter[_PreparedRounds](), dict[TapeRound, np.ndarray]()
         layout = self._layout
         assert layout.tape is tape, "the tape for which inputs are loaded"
 
-        def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
+        def perform(nodes: Sequence[_PreparedNode], ranks: np.ndarray | None) -> None:
             for node in nodes:
-                if isinstance(node, TapeRound):
-                    tasks: Sequence[HostTask] = ()
-                    if ranks is None:
-                        by_all[node] += 1
-                        tasks, moving = layout.rounds[node]
-                    else:
-                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
-                        by_some.setdefault(node, nobody)[ranks] += 1
-                        moving = self._part(node, ranks)
-                    fresh = [task for batch in moving for task in self._tasks(batch, layout)]
-                    self._perform([*tasks, *fresh] if fresh else tasks)
-                else:
+                if isinstance(node, _PreparedBlock):
                     perform_block(node, ranks)
+                elif ranks is None:
+                    by_all[node] += 1
+                    self._perform_rounds(node)
+                else:
+                    for one in node.rounds:
+                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        by_some.setdefault(one, nobody)[ranks] += 1
+                        self.perform(self._part(one, ranks))
 
-        def perform_block(block: BlockTape, ranks: np.ndarray | None) -> None:
+        def perform_block(node: _PreparedBlock, ranks: np.ndarray | None) -> None:
             while True:
-                perform(block.before, ranks)
+                perform(node.before, ranks)
                 own = everybody if ranks is None else ranks
-                enters = decide(block, own)
+                enters = decide(node.block, own)
                 if not enters.all():
                     ranks = own[enters]
                     if not len(ranks):
                         return
-                perform(block.body, ranks)
-                if not block.is_loop:
+                perform(node.body, ranks)
+                if not node.block.is_loop:
                     return
 
         everybody = np.arange(self.arena.ranks)
-        with phase("values", "rounds of instructions"):
-            perform(tape.nodes, None)
-        return {
-            one: by_all[one] + by_some.get(one, np.zeros(self.arena.ranks, np.int64))
-            for one in (*by_all, *(by_some.keys() - by_all.keys()))
+        with phase("values", "rounds of instructions"), np.errstate(all="ignore"):
+            perform(layout.nodes, None)
+        counts = {
+            one: np.full(self.arena.ranks, by_all[some]) for some in by_all for one in some.rounds
         }
+        for one, count in by_some.items():
+            counts[one] = counts[one] + count if one in counts else count
+        return counts
+
+    def _perform_rounds(self, some: "_PreparedRounds") -> None:
+        """Perform rounds on all ranks: at first as they are, later by calls made for it."""
+        if some.calls is None and some.performed < AS_THEY_ARE:
+            some.performed += 1
+            for one in some.rounds:
+                self.perform(one.batches)
+            return
+        if some.calls is None:
+            some.calls = [call for one in some.rounds for call in self._calls(one)]
+        for call in some.calls:
+            call()
+
+    def _calls(self, one: TapeRound) -> list[Callable[[], object]]:
+        """What performs a round whenever it is called, in this layout."""
+        tasks: list[HostTask] = []
+        calls: list[Callable[[], object]] = []
+        fresh: list[RowBatch] = []  # which look up their arrays each time
+        for batch in one.batches:
+            if batch.collective is not None:
+                if self._touches(batch, self._layout.moved):
+                    fresh.append(batch)
+                else:
+                    tasks += self._tasks(batch)
+            elif (made := self._bound(batch)) is not None:
+                calls += made
+            else:
+                tasks += self._tasks(batch)
+        if fresh:
+            return [
+                *calls,
+                lambda: self._perform([*tasks, *(t for each in fresh for t in self._tasks(each))]),
+            ]
+        if self._is_worth_threads(tasks):
+            return [*calls, functools.partial(self._perform, tasks)]
+        return [*calls, *(task.perform for task in tasks)]
+
+    def _bound(self, batch: RowBatch) -> list[Callable[[], object]] | None:
+        """A small instruction on arrays that stay where they are, as calls; None for others."""
+        queue, program = self.executable.queues[batch.queue], self.executable.program
+        if not isinstance(queue, EngineQueue) or self._checked:
+            return None
+        name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return []
+        instr = queue.table[batch.row]
+        one, *others = self._instructions(batch.queue, batch.row, self._performers(batch))
+        tensors = [program.tensors[TensorId(t)] for t in (*instr.operands, *instr.results)]
+        if others or one.copied or any(each.buffer in self._layout.moved for each in tensors):
+            return None
+        if any(isinstance(rows, np.ndarray) for _, rows in (*one.operands, *one.results)):
+            return None
+        operands, results = (
+            [_rows_of(self._views[tensor], rows) for tensor, rows in some]
+            for some in (one.operands, one.results)
+        )
+        if one.updates is not None:
+            update = operands[1]
+            if not update.size or update.nbytes > SMALL_BYTES:
+                return None
+            sizes = update.shape[1:]
+            slices = SliceAtStarts(operands[0], operands[2:], sizes, writeable=True)
+            return [functools.partial(slices.write, update)]
+        fusion = fusion_of(program, instr) or single_step(program, instr)
+        touched = fusion.values[1:] if name == "dynamic-slice" else fusion.values
+        largest = max(value.size_bytes for value in touched) * len(one.call.ranks)
+        # what threads would share, and what is computed block by block, is left to them
+        most = SPLIT_WORK if name == "dot" else SMALL_BYTES
+        work = int(queue.table.flops[batch.row]) * len(one.call.ranks)
+        if largest > most or work > SPLIT_WORK or not can_be_cut(fusion):
+            return None
+        is_apart = [
+            not _share_memory(program, instr.operands, [result]) for result in instr.results
+        ]
+        return bound(program, fusion, one.call.ranks, operands, results, is_apart)
 
     def _part(self, one: TapeRound, ranks: np.ndarray) -> list[RowBatch]:
         """What a round performs on some ranks, which are whole groups of its collectives."""
@@ -413,7 +488,9 @@ class Devices:
     def _new_layout(self, tape: Tape, borrowed: Set[int], lent: Set[int]) -> "_Layout":
         equal = equal_ranks(tape, self._normal_forms, self._labels)
         buffer_of = [tensor.buffer for tensor in self.executable.program.tensors]
-        layout = _Layout(equal, tape, borrowed, buffer_of=buffer_of)
+        layout = _Layout(
+            equal, tape, borrowed, buffer_of=buffer_of, nodes=_prepared_nodes(tape.nodes)
+        )
         for (_, tensor), labels in zip(self._inputs, self._labels, strict=True):
             if tensor in borrowed:
                 layout.moved[buffer_of[tensor]] = labels
@@ -425,11 +502,6 @@ class Devices:
                 row[used] = np.arange(len(used))
                 layout.moved[buffer_of[tensor]] = row
                 layout.lent[tensor] = len(used)
-        for one in tape.rounds:
-            moving = [batch for batch in one.batches if self._touches(batch, layout.moved)]
-            still = [batch for batch in one.batches if batch not in moving]
-            tasks = [task for batch in still for task in self._tasks(batch, layout)]
-            layout.rounds[one] = tasks, moving
         return layout
 
     def _may_be_apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
@@ -491,98 +563,80 @@ class Devices:
 
     def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
-        if self._threads == 1 or len(tasks) <= 1 or sum(task.work for task in tasks) < SPLIT_WORK:
-            for task in tasks:
-                task.perform()
+        if self._is_worth_threads(tasks):
+            self._threads.perform([task.perform for task in tasks])
             return
-        left = collections.deque(tasks)
+        for task in tasks:
+            task.perform()
 
-        def work() -> None:
-            while True:
-                try:
-                    task = left.popleft()
-                except IndexError:
-                    return
-                task.perform()
+    def _is_worth_threads(self, tasks: Sequence[HostTask]) -> bool:
+        is_several = len(tasks) > 1 and self._threads.count > 1
+        return is_several and sum(task.work for task in tasks) >= SPLIT_WORK
 
-        pool = self._threads_beside()
-        others = [pool.submit(work) for _ in range(min(self._threads, len(tasks)) - 1)]
-        try:
-            work()
-        finally:
-            left.clear()
-            wait(others)  # nothing goes on while its memory is read or given away
-        for other in others:
-            other.result()
-
-    def _tasks(self, batch: RowBatch, layout: "_Layout") -> list[HostTask]:
+    def _tasks(self, batch: RowBatch) -> list[HostTask]:
         if batch.collective is not None:
-            return self._collective_tasks(batch.collective, batch.groups, layout)
+            return self._collective_tasks(batch)
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
-            return self._compute_tasks(queue, batch, layout)
+            return self._compute_tasks(queue, batch)
         if isinstance(queue, DmaQueue):
             return self._transfer_tasks(batch)
         if batch.row in queue.loads:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
-    def _compute_tasks(
-        self, queue: EngineQueue, batch: RowBatch, layout: "_Layout"
-    ) -> list[HostTask]:
-        """An instruction, by those ranks that perform it for all of the batch."""
+    def _performers(self, batch: RowBatch) -> np.ndarray:
+        """The ranks that perform an instruction for all of a batch."""
+        performed = self._layout.equal.performed((batch.queue, batch.row))
+        found: np.ndarray = batch.ranks[performed[batch.ranks] == batch.ranks]
+        return found
+
+    def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[HostTask]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
         work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
-        performed = layout.of_row((batch.queue, row), queue.table[row]).performed
-        ranks = batch.ranks[performed[batch.ranks] == batch.ranks]
-        whole = work * len(ranks)
-        if len(ranks) < self._threads and whole >= SPLIT_WORK:
-            ones = self._instructions(batch.queue, row, ranks, layout)
-            if all(one.may_be_divided(self._threads) for one in ones):
-                share = whole // (len(ones) * self._threads)
+        ranks, threads = self._performers(batch), self._threads.count
+        if len(ranks) < threads and work * len(ranks) >= SPLIT_WORK:
+            ones = self._instructions(batch.queue, row, ranks)
+            if all(one.may_be_divided(threads) for one in ones):
+                share = work * len(ranks) // (len(ones) * threads)
                 return [
-                    HostTask(functools.partial(self._run_blocks, one, (k, self._threads)), share)
+                    HostTask(functools.partial(self._run_blocks, one, (k, threads)), share)
                     for one in ones
-                    for k in range(self._threads)
+                    for k in range(threads)
                 ]
         return [
-            HostTask(
-                functools.partial(self._compute, batch.queue, row, some, layout),
-                work * len(some),
-            )
+            HostTask(functools.partial(self._compute, batch.queue, row, some), work * len(some))
             for some in self._divided(ranks, work)
         ]
 
-    def _collective_tasks(
-        self, collective: AtOnce, groups: tuple[int, ...], layout: "_Layout"
-    ) -> list[HostTask]:
+    def _collective_tasks(self, batch: RowBatch) -> list[HostTask]:
         """A collective of some groups by its normal form."""
+        collective, groups, layout = batch.collective, batch.groups, self._layout
+        assert collective is not None, batch
         number = collective.placeholder
-        ranks = collective.groups[0]
-        program = self.executable.stage_of(ranks[0]).program
+        program = self.executable.stage_of(collective.groups[0][0]).program
         placeholder = program.placeholders[number]
-        operands, results = (
-            [self._views[tensor].reshape(len(self._views[tensor]), -1) for tensor in tensors]
-            for tensors in (placeholder.operands, placeholder.results)
-        )
         if (number, groups) not in layout.evaluations:
             form = self._normal_forms[number]
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
             places, each = layout.of_row(number, placeholder), layout.equal.each
             is_own = places.performed == each
-            read = places.read
             written = [
                 rows if len(np.unique(rows)) == len(each) else np.where(is_own, rows, -1)
                 for rows in places.written
             ]
             shares = _share_memory(program, placeholder.operands, placeholder.results)
-            form = form.on_rows(read, written)
-            layout.evaluations[number, groups] = Evaluation(form, self._threads, shares)
+            form = form.on_rows(places.read, written)
+            layout.evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
         evaluation = layout.evaluations[number, groups]
+        operands, results = (
+            [self._views[tensor].reshape(len(self._views[tensor]), -1) for tensor in tensors]
+            for tensors in (placeholder.operands, placeholder.results)
+        )
         return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
 
     def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
@@ -605,9 +659,9 @@ class Devices:
 
     def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
         """The ranks, split into a part per thread where the work is worth it."""
-        if self._threads == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
+        if self._threads.count == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
             return [ranks]
-        return np.array_split(ranks, min(self._threads, len(ranks)))
+        return np.array_split(ranks, min(self._threads.count, len(ranks)))
 
     def _transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
         """Perform a row of `queue` for some ranks; `pc` is its number in the program."""
@@ -632,7 +686,7 @@ class Devices:
         name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return None
-        ones = self._instructions(batch.queue, batch.row, batch.ranks, self._literal)
+        ones = self._instructions(batch.queue, batch.row, batch.ranks)
         writes = [self._begin_compute(one, keeps=True) for one in ones]
 
         def write() -> None:
@@ -641,10 +695,10 @@ class Devices:
 
         return write
 
-    def _compute(self, queue: int, row: int, ranks: np.ndarray, layout: "_Layout") -> None:
+    def _compute(self, queue: int, row: int, ranks: np.ndarray) -> None:
         """Perform an instruction on some ranks, for all that share what these compute."""
         tensors, owners = self.executable.program.tensors, self._byte_owners
-        ones = self._instructions(queue, row, ranks, layout)
+        ones = self._instructions(queue, row, ranks)
         if owners is not None:
             place = f"queue {self.executable.queues[queue].name}, pc {row}"
             for tensor, _ in ones[0].operands:
@@ -730,10 +784,9 @@ class Devices:
                         return True
         return False
 
-    def _instructions(
-        self, number: int, row: int, ranks: np.ndarray, layout: "_Layout"
-    ) -> "Sequence[_Instruction]":
+    def _instructions(self, number: int, row: int, ranks: np.ndarray) -> "Sequence[_Instruction]":
         """A row of a queue on some ranks, in parts of which every operand and result is a view."""
+        layout = self._layout
         key = number, row, ranks.tobytes()
         if key in layout.instructions:
             return layout.instructions[key]
@@ -810,6 +863,42 @@ class _Instruction:
         return self.plan is not None and not is_whole and self.plan.blocks >= parts
 
 
+@attrs.define(eq=False)
+class _PreparedRounds:
+    """Rounds that follow one another."""
+
+    rounds: tuple[TapeRound, ...]
+    performed: int = 0  # how often, as they are
+    calls: list[Callable[[], object]] | None = None
+
+
+@attrs.frozen(eq=False)
+class _PreparedBlock:
+    """A block, of rounds that are prepared."""
+
+    block: BlockTape
+    before: "Sequence[_PreparedNode]"
+    body: "Sequence[_PreparedNode]"
+
+
+_PreparedNode = _PreparedRounds | _PreparedBlock
+
+
+def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
+    prepared: list[_PreparedNode] = []
+    for is_block, some in itertools.groupby(nodes, lambda node: isinstance(node, BlockTape)):
+        if is_block:
+            blocks = (node for node in some if isinstance(node, BlockTape))
+            prepared += [
+                _PreparedBlock(node, _prepared_nodes(node.before), _prepared_nodes(node.body))
+                for node in blocks
+            ]
+        else:
+            rounds = tuple(node for node in some if isinstance(node, TapeRound))
+            prepared.append(_PreparedRounds(rounds))
+    return prepared
+
+
 @attrs.frozen(eq=False)
 class _Layout:
     """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
@@ -822,8 +911,7 @@ class _Layout:
     buffer_of: Sequence[int] = ()  # by tensor
     moved: dict[int, np.ndarray] = attrs.field(factory=dict)
     """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
-    rounds: dict[TapeRound, tuple[list[HostTask], list[RowBatch]]] = attrs.field(factory=dict)
-    """Tasks, and collectives whose operands or results lie elsewhere in each run."""
+    nodes: "list[_PreparedNode]" = attrs.field(factory=list)
     instructions: dict[object, "Sequence[_Instruction]"] = attrs.field(factory=dict)
     evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
 

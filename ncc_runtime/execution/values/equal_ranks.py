@@ -76,6 +76,10 @@ class EqualRanks:
         inputs, outputs = [each] * len(program.inputs), [each] * len(program.outputs)
         return cls(each, {}, inputs, outputs, {}, {}, outputs, [each] * len(program.buffers))
 
+    def performed(self, key: object) -> Representatives:
+        """Who performs a row for whom."""
+        return self.rows[key].performed if key in self.rows else self.each
+
     def of_row(self, key: object, operands: int, results: int) -> RowPlaces:
         """Of an instruction by queue and row, or of a collective by its placeholder."""
         if key in self.rows:
@@ -135,7 +139,7 @@ def equal_ranks(
     if len(executable.stages) > 1 or tape.row_by_row or not is_together:
         return EqualRanks.nothing(executable.program)
     partitions = _Partitions(executable.ranks)
-    values = _Values(tape, forms, partitions, inputs)
+    values = _TapeValues(tape, forms, partitions, inputs)
     equal = _split(partitions, values)
     stored, performed = _stored(partitions, values, equal)
     places = [partitions.arrays[number] for number in stored]
@@ -179,7 +183,7 @@ _Split = Callable[[Sequence[Representatives]], list[Representatives]]
 """Which ranks are equal in the results of a collective, from those that are so in its operands."""
 
 
-class _Values:
+class _TapeValues:
     """A tape in static single assignment: what each row writes, and what others read of it."""
 
     def __init__(
@@ -328,7 +332,7 @@ def _overlap(program: Program, one: int, other: int) -> bool:
     return start < begin + length and begin < start + size
 
 
-def _split(partitions: _Partitions, values: _Values) -> list[int]:
+def _split(partitions: _Partitions, values: _TapeValues) -> list[int]:
     """By value, the partition of the ranks into those that are equal: the coarsest fixed point."""
     equal = [partitions.same] * len(values.buffer)
     for value, partition in values.given.items():
@@ -363,7 +367,7 @@ def _split(partitions: _Partitions, values: _Values) -> list[int]:
 
 
 def _stored(
-    partitions: _Partitions, values: _Values, equal: Sequence[int]
+    partitions: _Partitions, values: _TapeValues, equal: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """By value, where each rank's bytes lie; by row, who performs it for whom."""
     stored = list(equal)

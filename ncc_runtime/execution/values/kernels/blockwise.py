@@ -95,7 +95,7 @@ class BlockPlan:
         self._cut = self._cuts()
         self.levels = self._levels()
         self._views = read_in_any_layout(fusion)
-        self._observed = self._observed_values()
+        self._observed = observed_values(program, fusion)
         self.kept = self._kept_values()
         sizes = [fusion.values[value].size_bytes for value in range(len(fusion.values))]
         self.rank_bytes = max(1, *sizes)
@@ -316,31 +316,9 @@ class BlockPlan:
                     kept.add(value)
         return frozenset(kept)
 
-    def _observed_values(self) -> frozenset[int]:
-        """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
-        observed = set(self.fusion.results)
-        for step in self.fusion.body:
-            if step.opcode in (CONSTANT, "dot"):
-                continue
-            if step.opcode == "reduce" and self._fold(step) in ("add", "multiply"):
-                continue
-            is_plain = OPCODES[step.opcode].shape in _ELEMENTWISE and not any(
-                keeps_bits(step.opcode, self.fusion.values[value].dtype.numpy)
-                for value in step.operands
-            )
-            if not is_plain or step.attributes.get("type") == "TOTALORDER":
-                observed.update(step.operands)
-        return frozenset(observed)
-
-    def _fold(self, step: FusedInstr) -> str:
-        """The opcode that a fold is made of, if it is one."""
-        region = step.attributes["region"]
-        assert isinstance(region, int), region
-        return single_opcode(self.program.regions[region])
-
     def folds_anything(self, step: FusedInstr) -> bool:
         """Whether a result of a fold may be one of its operands, untouched."""
-        return step.opcode == "reduce" and not self._fold(step)
+        return step.opcode == "reduce" and not _folded_opcode(self.program, step)
 
     # ---- performing it
 
@@ -403,6 +381,29 @@ class BlockPlan:
         return value in self._views
 
 
+def observed_values(program: Program, fusion: Fusion) -> frozenset[int]:
+    """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
+    observed = set(fusion.results)
+    for step in fusion.body:
+        if step.opcode in (CONSTANT, "dot"):
+            continue
+        if step.opcode == "reduce" and _folded_opcode(program, step) in ("add", "multiply"):
+            continue
+        is_plain = OPCODES[step.opcode].shape in _ELEMENTWISE and not any(
+            keeps_bits(step.opcode, fusion.values[value].dtype.numpy) for value in step.operands
+        )
+        if not is_plain or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
+    return frozenset(observed)
+
+
+def _folded_opcode(program: Program, step: FusedInstr) -> str:
+    """The opcode that a fold is made of, if it is one."""
+    region = step.attributes["region"]
+    assert isinstance(region, int), region
+    return single_opcode(program.regions[region])
+
+
 def fusion_of(program: Program, instr: Instr) -> Fusion | None:
     """What an instruction computes as a fusion: its own, or one operation; None for others."""
     if instr.opcode == FUSION:
@@ -411,6 +412,11 @@ def fusion_of(program: Program, instr: Instr) -> Fusion | None:
         return program.fusions[number]
     if OPCODES[instr.opcode].shape not in _ELEMENTWISE and instr.opcode != "dot":
         return None
+    return single_step(program, instr)
+
+
+def single_step(program: Program, instr: Instr) -> Fusion:
+    """An instruction as a fusion of one step."""
     tensors = [program.tensors[TensorId(tensor)] for tensor in (*instr.operands, *instr.results)]
     count = len(instr.operands)
     results = tuple(range(count, len(tensors)))

@@ -4,6 +4,8 @@ The NaN of a result is the operand's where bits are only moved, else the canonic
 arithmetic keeps depends on numpy's loops, not on the program.
 """
 
+import functools
+
 import numpy as np
 
 from ncc_runtime.neff.shared.dtypes import DType
@@ -45,14 +47,20 @@ def has_nan(array: np.ndarray) -> bool:
         return bool(np.isnan(array.max()))
 
 
+@functools.cache  # numpy makes the names of its types anew each time
+def may_be_nan(dtype: np.dtype) -> bool:
+    """Whether it is a type of floats or of complex numbers."""
+    return dtype.kind in "fc" or "float" in dtype.name
+
+
 def canonical_nans(array: np.ndarray) -> np.ndarray:
     """The array with every NaN the positive quiet one, so that no bit depends on the batch."""
-    if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+    if not may_be_nan(array.dtype):
         return array
     if array.dtype.kind == "c":  # each part by itself: the other one may be a number
         parts = np.ascontiguousarray(array).view(array.real.dtype)
         return canonical_nans(parts).view(array.dtype).reshape(array.shape)
-    if array.dtype in _HOST_FLOATS and array.size and not has_nan(array):
+    if array.dtype in HOST_FLOATS and array.size and not has_nan(array):
         return array
     with np.errstate(invalid="ignore"):  # one 8-bit type raises it for its NaNs
         is_nan = np.isnan(array)
@@ -85,13 +93,19 @@ def is_narrow_float(dtype: np.dtype) -> bool:
     return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
 
 
+@functools.cache
+def wide_type(dtype: np.dtype) -> np.dtype:
+    """The type that arithmetic is in: float32 for narrow floats, 8 bits for fewer."""
+    if is_narrow_float(dtype):
+        return np.dtype(np.float32)
+    if dtype.name in _NARROW_INTEGERS:
+        return np.dtype(np.uint8 if dtype.name[0] == "u" else np.int8)
+    return dtype
+
+
 def widened(array: np.ndarray) -> np.ndarray:
-    """The array in the type it is computed in: float32 for narrow floats, 8 bits for fewer."""
-    if is_narrow_float(array.dtype):
-        return array.astype(np.float32)
-    if array.dtype.name in _NARROW_INTEGERS:
-        return array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
-    return array
+    """The array in the type it is computed in."""
+    return array.astype(wide_type(array.dtype), copy=False)
 
 
 def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -119,10 +133,10 @@ def _rounded(wide: np.ndarray, source: np.dtype, target: np.dtype) -> np.ndarray
             wide = np.where(np.isnan(wide), np.copysign(np.nan, wide), wide)
         return quiet_nans(wide).astype(target)
     result = wide.astype(target)
-    return quiet_nans(result) if source == np.float16 and target in _HOST_FLOATS else result
+    return quiet_nans(result) if source == np.float16 and target in HOST_FLOATS else result
 
 
-_HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:

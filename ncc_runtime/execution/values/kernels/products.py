@@ -27,12 +27,9 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
 
     `out` is [ranks, *shape] with each rank's elements row by row.
     """
-    left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
-    left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    depth = math.prod(_sizes(operands[0], left_sum))
+    depth = math.prod(_sizes(operands[0], call.integers("lhs_contracting")))
     left, right = _summands(call, operands, depth)
-    left_matrices = _matrices(left, left_batch, left_sum, is_left=True)
-    right_matrices = _matrices(right, right_batch, right_sum, is_left=False)
+    left_matrices, right_matrices = matrices_of(call, [left, right])
     place = None
     if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
         shape = (*left_matrices.shape[:-1], right_matrices.shape[-1])
@@ -42,6 +39,17 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
         assert out is not None
         return [out]
     return [_rounded(call, product.reshape(len(call.ranks), *call.results[0].shape))]
+
+
+def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Both operands of a dot as [ranks, *batches, rows, columns], views where that is possible."""
+    left, right = operands
+    return (
+        _matrices(left, call.integers("lhs_batch"), call.integers("lhs_contracting"), is_left=True),
+        _matrices(
+            right, call.integers("rhs_batch"), call.integers("rhs_contracting"), is_left=False
+        ),
+    )
 
 
 def _matrices(

@@ -9,8 +9,9 @@ from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonica
 from ncc_runtime.neff.program import CONSTANT, Region
 from ncc_runtime.neff.shared.dtypes import scalar
 
-_SUMS = {"add": np.add, "multiply": np.multiply}
-_EXTREMES = {"maximum": np.maximum, "minimum": np.minimum}
+SUMS = {"add": np.add, "multiply": np.multiply}
+"""Folds of float32 and float64 that numpy has a loop for, which goes pairwise."""
+EXTREMES = {"maximum": np.maximum, "minimum": np.minimum}
 
 
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
@@ -19,12 +20,7 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     Values that are only moved keep their bits; of those computed, a NaN that is a
     result, or whose bits are observed, becomes the canonical one.
     """
-    values = list(arguments)
-    # Values whose bits are results, are moved on, or tell one NaN from another.
-    observed = set(region.results)
-    for step in region.body:
-        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
-            observed.update(step.operands)
+    values, observed = list(arguments), observed_in(region)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == CONSTANT:
@@ -37,6 +33,15 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
             is_observed = len(values) in observed
             values.append(canonical_nans(value) if is_computed and is_observed else value)
     return [values[number] for number in region.results]
+
+
+def observed_in(region: Region) -> set[int]:
+    """Values whose bits are results, are moved on, or tell one NaN from another."""
+    observed = set(region.results)
+    for step in region.body:
+        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
+    return observed
 
 
 def fold(
@@ -61,9 +66,9 @@ def fold(
     if not size:
         return start
     opcode = single_opcode(region)
-    if opcode in _SUMS and rows[0].dtype in (np.float32, np.float64):
-        results = [_SUMS[opcode].reduce(rows[0], axis=-1)]
-    elif opcode in _EXTREMES and (
+    if opcode in SUMS and rows[0].dtype in (np.float32, np.float64):
+        results = [SUMS[opcode].reduce(rows[0], axis=-1)]
+    elif opcode in EXTREMES and (
         rows[0].dtype in (np.float32, np.float64) or rows[0].dtype.kind in "iu"
     ):
         results = [_extreme(opcode, rows[0])]
@@ -83,7 +88,7 @@ def single_opcode(region: Region) -> str:
 
 def _extreme(opcode: str, rows: np.ndarray) -> np.ndarray:
     """The largest or smallest of each row, which is one whatever the order; -0 is less than 0."""
-    found = np.asarray(_EXTREMES[opcode].reduce(rows, axis=-1))
+    found = np.asarray(EXTREMES[opcode].reduce(rows, axis=-1))
     is_zero = found == 0
     if rows.dtype.kind == "f" and is_zero.any():  # numpy takes either one
         some = rows[is_zero]
