@@ -366,14 +366,14 @@ def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.
 
 
 def uncut(
-    array: np.ndarray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
+    array: RankedArray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
 ) -> np.ndarray:
     """The whole array of [ranks, *shape], of the lowest rank that has each part."""
     if sharding is None:
-        return array[0]
+        return array.of(0)
     parts = np.array(sharding.parts)[ranks]
     owners = [int(np.flatnonzero(parts == tile)[0]) for tile in range(math.prod(sharding.tiles))]
-    grid = array[owners].reshape(*sharding.tiles, *array.shape[1:])
+    grid = array.array[array.row_of[owners]].reshape(*sharding.tiles, *array.shape[1:])
     rank = len(whole)
     # tile index and place in the tile, of each dimension, next to one another
     ordered = grid.transpose([axis for k in range(rank) for axis in (k, rank + k)])

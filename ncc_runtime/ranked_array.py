@@ -40,10 +40,18 @@ class RankedArray:
         """Of its elements."""
         return self.array.dtype
 
-    def whole(self) -> np.ndarray:
-        """[ranks, *shape]; a view if each rank has its own row, or all have one."""
+    def of(self, position: int) -> np.ndarray:
+        """That of one rank, counted among those that have it."""
+        array: np.ndarray = self.array[self.row_of[position]]
+        return array
+
+    def whole(self, *, writable: bool = False) -> np.ndarray:
+        """[ranks, *shape]; a view if each rank has its own row, or all have one.
+
+        If it is to be writable, it is a view only if each rank has its own.
+        """
         rows, ranks = len(self.array), len(self.row_of)
-        if rows == 1:
+        if rows == 1 < ranks and not writable:
             return np.broadcast_to(self.array, self.shape)
         if rows == ranks and (self.row_of == np.arange(ranks)).all():
             return self.array

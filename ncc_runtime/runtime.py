@@ -335,12 +335,14 @@ class Model:
                     yield run
                 return
             machine, known = self._machine(options), dict[Hashable, Run]()
+            tape = self._tape(options)
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
-            machine.load(arrays, unchanged=set(range(len(program.inputs))) - changed)
+            unchanged = set(range(len(program.inputs))) - changed
+            machine.load(arrays, unchanged, tape, keeps_state=True)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()
-                    machine.load_again(between.feed, between.of_step(step))
+                    machine.load_again(between.feed, between.of_step(step), tape)
                 is_shown = outputs_at is None or step in outputs_at
                 yield self._computed(machine, given, options, started, known, is_shown)
 
@@ -405,7 +407,7 @@ class Model:
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
             host_s = time.perf_counter() - started
-            return attrs.evolve(known[key], outputs=outputs, host_s=host_s)
+            return attrs.evolve(known[key], ranked_outputs=outputs, host_s=host_s)
         trace: Trace | None = None
         if options.clock:
             trace = simulate(sizes.sized(), recorded, sizes.repeated())
@@ -420,7 +422,7 @@ class Model:
         run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
         if known is not None:
             known.clear()
-            known[key] = attrs.evolve(run, outputs=[])
+            known[key] = attrs.evolve(run, ranked_outputs=())
         return run
 
     def _run_of(
@@ -430,7 +432,7 @@ class Model:
         traffic: tuple[Traffic, ...],
         started: float,
         beside_us: Sequence[float | None],
-        outputs: Sequence[np.ndarray] = (),
+        outputs: "Sequence[RankedArray]" = (),
         notes: tuple[str, ...] = (),
         interpreters: Mapping[int, str] | None = None,
     ) -> Run:
@@ -439,7 +441,7 @@ class Model:
         return Run(
             executable=self.executable,
             options=options,
-            outputs=[*outputs],
+            ranked_outputs=outputs,
             trace=trace,
             healthy_us=beside_us[0],
             free_us=beside_us[1],
@@ -460,6 +462,7 @@ class Model:
         from ncc_runtime.faults.outcome import Laboratory
         from ncc_runtime.faults.report import reported
         from ncc_runtime.faults.watchdog import exec_timeout_ps
+        from ncc_runtime.ranked_array import RankedArray
 
         if not options.clock:
             raise InputError("faults happen at times: a run with faults needs the clock")
@@ -498,7 +501,7 @@ class Model:
         return Run(
             executable=executable,
             options=options,
-            outputs=outputs,
+            ranked_outputs=[RankedArray.of_each(array) for array in outputs],
             trace=trace,
             traffic=traffic,
             proofs=self.proofs if options.verify else (),
@@ -540,7 +543,7 @@ class Model:
             threads=options.threads,
         )
 
-    def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+    def _result(self, outputs: "Sequence[RankedArray]") -> Any:
         from ncc_runtime.call_signature import result
 
         return result(self.signature, self.executable.program, outputs)

@@ -123,7 +123,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.random_values",
         "ncc_runtime.threads",
     },
-    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
+    "ncc_runtime.call_signature": {
+        ERRORS,
+        NEFF,
+        RANKED,
+        "ncc_runtime.inputs",
+        "ncc_runtime.options",
+    },
     "ncc_runtime.step_inputs": {
         ERRORS,
         NEFF,
@@ -143,6 +149,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.worker_processes": {ERRORS, PROGRESS, "ncc_runtime.host_limits"},
     "ncc_runtime.report": {
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
         "ncc_runtime.collectives",

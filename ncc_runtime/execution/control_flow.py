@@ -54,7 +54,7 @@ class ValueDecisions:
 
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         block = self._executable.program.blocks[jump.block]
-        value = self._machine.predicate(block.predicate, batch.ranks)
+        value = self._machine.predicate(jump.block, batch.ranks)
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
@@ -64,7 +64,7 @@ class ValueDecisions:
     def of_block(self, one: BlockTape, ranks: np.ndarray) -> np.ndarray:
         """The decisions of ranks whose queues come to a block together."""
         block = self._executable.program.blocks[one.block]
-        value = self._machine.predicate(block.predicate, ranks)
+        value = self._machine.predicate(one.block, ranks)
         is_same = bool((value == value[0]).all())
         for number, _ in one.places:
             queue = self._executable.queues[number]

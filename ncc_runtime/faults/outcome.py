@@ -245,7 +245,8 @@ def _undisturbed(devices: Devices) -> _Undisturbed:
 
     with devices:
         Scheduler(executable, decisions).run(perform)
-    return _Undisturbed(devices.outputs(), decisions, sizes)
+    outputs = [one.whole() for one in devices.outputs()]
+    return _Undisturbed(outputs, decisions, sizes)
 
 
 def _follows_data(executable: Executable) -> bool:

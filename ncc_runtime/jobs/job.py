@@ -281,7 +281,7 @@ class RunningJob:
         return every is not None and (done % every == 0 or done == self._options.steps)
 
     def _state_of(self, run: Run) -> State:
-        if not run.outputs:
+        if not run.ranked_outputs:
             return {}
         return {number: run.outputs[output] for output, number in self.feed}
 

@@ -14,6 +14,7 @@ it is not cut.
 """
 
 import collections
+import functools
 import itertools
 import math
 import threading
@@ -321,8 +322,26 @@ class BlockPlan:
 
     # ---- performing it
 
-    def run(self, ranks: np.ndarray, operands: Arrays, results: Arrays) -> None:
-        """Compute for some ranks: operands and results are [ranks, *shape], results in place."""
+    @functools.cached_property
+    def blocks(self) -> int:
+        """Of one loop that is all there is but for constants, how many blocks it has; else 1."""
+        first, *others = self.levels
+        opcodes = {self.fusion.body[row].opcode for row in first.whole}
+        if others or opcodes - {CONSTANT} or len(first.loops) != 1:
+            return 1
+        return math.prod(first.loops[0].parts)
+
+    def run(
+        self,
+        ranks: np.ndarray,
+        operands: Arrays,
+        results: Arrays,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Compute for some ranks: operands and results are [ranks, *shape], results in place.
+
+        Part (k, n) is the k-th of n shares of the blocks, at most as many as there are.
+        """
         at_once = max(1, BLOCK_BYTES // self.rank_bytes)
         with np.errstate(all="ignore"):
             for first in range(0, len(ranks), at_once):
@@ -333,7 +352,7 @@ class BlockPlan:
                     [operand[rows] for operand in operands],
                     [result[rows] for result in results],
                 )
-                some.run()
+                some.run(part)
 
     def writes_over(self, parameter: int, result: int) -> bool:
         """Whether a result may lie where a parameter of its type does: what is lost is not read."""
@@ -438,13 +457,13 @@ class _Ranks:
         self._values = dict(enumerate(operands))
         self._results = dict(zip(plan.fusion.results, results, strict=True))
 
-    def run(self) -> None:
+    def run(self, part: tuple[int, int]) -> None:
         fusion = self._plan.fusion
         for level in self._plan.levels:
             for row in level.whole:
                 self._whole(fusion.body[row])
             for loop in level.loops:
-                self._blocks(loop)
+                self._blocks(loop, part)
 
     def _whole(self, step: FusedInstr) -> None:
         types = self._plan.fusion.types(step.results)
@@ -470,8 +489,8 @@ class _Ranks:
         self._values[value] = place
         return place
 
-    def _blocks(self, loop: _Loop) -> None:
-        """All blocks of the steps of a loop."""
+    def _blocks(self, loop: _Loop, part: tuple[int, int]) -> None:
+        """The blocks of the steps of a loop, or a share of them."""
         plan = self._plan
         body = plan.fusion.body
         produced = {value for row in loop.steps for value in body[row].results}
@@ -495,7 +514,11 @@ class _Ranks:
             )
             for value in in_memory
         }
-        for block in itertools.product(*map(range, loop.parts)):
+        (share, shares), count = part, math.prod(loop.parts)
+        blocks = itertools.product(*map(range, loop.parts))
+        for block in itertools.islice(
+            blocks, share * count // shares, (share + 1) * count // shares
+        ):
             values = dict(local)
             for value, cuts in extents.items():
                 array = self._values[value]
@@ -532,7 +555,7 @@ class _Ranks:
         for row in loop.steps:
             step = body[row]
             slot = None
-            if _plain_loop(step, plan.fusion) and step.results[0] not in plan.kept:
+            if _takes_memory(step, plan.fusion) and step.results[0] not in plan.kept:
                 slot = free.pop() if free else count
                 count = max(count, slot + 1)
                 slots[step.results[0]] = slot
@@ -571,6 +594,13 @@ def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
 _PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
+def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step writes where it is told, so that it needs no memory of its own."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands[-2:], *step.results)}
+    is_other = step.opcode in ("dot", "select") and len(kinds) == 1 and kinds <= _PLAIN
+    return is_other or _plain_loop(step, fusion)
+
+
 class _BlockStep:
     """A step on the blocks of some ranks."""
 
@@ -591,7 +621,7 @@ class _BlockStep:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
-            not self._is_plain
+            self._out is None
             and known >= {*step.operands}
             and not any(v in kept for v in step.results)
         )
@@ -603,9 +633,15 @@ class _BlockStep:
         if self._is_plain:
             self._plain(values, operands)
             return
+        if step.opcode == "select" and self._out is not None:
+            condition, if_true, if_false = (self._in_dimensions(array) for array in operands)
+            np.copyto(self._out, if_false)
+            np.copyto(self._out, if_true, where=condition)
+            values[step.results[0]] = self._out
+            return
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
-        arrays = fused_step(self._call, step, operands)
+        arrays = fused_step(self._call, step, operands, self._out)
         for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
             if value in values:
                 values[value][...] = array
@@ -614,14 +650,14 @@ class _BlockStep:
                 is_free = self._plan.is_read_in_any_layout(value)
                 values[value] = typed if is_free else np.ascontiguousarray(typed)
 
+    def _in_dimensions(self, array: np.ndarray) -> np.ndarray:
+        """An array that lacks dimensions has the leading ones: one value for each rank."""
+        missing = self._ndim - array.ndim
+        return array.reshape(array.shape + (1,) * missing) if missing else array
+
     def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
         (value,) = self._step.results
-        operands = [
-            array
-            if array.ndim == self._ndim
-            else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
-            for array in operands
-        ]
+        operands = [self._in_dimensions(array) for array in operands]
         place = values.get(value) if self._out is None else self._out
         assert place is not None, "a value has memory"
         out = place

@@ -295,7 +295,7 @@ class _Binding:
         left, right = matrices_of(call, arrays)
         if not all(np.may_share_memory(*pair) for pair in zip((left, right), arrays, strict=True)):
             return None
-        shape = (*left.shape[:2], left.shape[2], right.shape[3])
+        shape = (*left.shape[:-1], right.shape[-1])
         product = place.reshape(shape, copy=False)
         self.calls.append(functools.partial(np.matmul, left, right, out=product))
         self._make_nans_canonical(place)

@@ -32,8 +32,8 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
     left_matrices, right_matrices = matrices_of(call, [left, right])
     place = None
     if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
-        rows, columns = left_matrices.shape[2], right_matrices.shape[3]
-        place = out.reshape(*left_matrices.shape[:2], rows, columns, copy=False)
+        shape = (*left_matrices.shape[:-1], right_matrices.shape[-1])
+        place = out.reshape(shape, copy=False)
     product = _product(left_matrices, right_matrices, place)
     if place is not None:
         assert out is not None
@@ -42,7 +42,7 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
 
 
 def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Both operands of a dot as [ranks, batches, rows, columns], views where that is possible."""
+    """Both operands of a dot as [ranks, *batches, rows, columns], views where that is possible."""
     left, right = operands
     return (
         _matrices(left, call.integers("lhs_batch"), call.integers("lhs_contracting"), is_left=True),
@@ -55,12 +55,20 @@ def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndar
 def _matrices(
     array: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], *, is_left: bool
 ) -> np.ndarray:
-    """An operand as [ranks, batches, rows, columns], where the summed index is the inner one."""
+    """An operand as [ranks, *batches, rows, columns], where the summed index is the inner one.
+
+    It is a view where BLAS can read that; one array for all ranks is laid out once.
+    """
+    if len(array) > 1 and not array.strides[0]:
+        one = _matrices(array[:1], batch, summed, is_left=is_left)
+        return np.broadcast_to(one, (len(array), *one.shape[1:]))
     free = _other_axes(array.ndim - 1, batch + summed)
     first, second = (free, summed) if is_left else (summed, free)
     moved = array.transpose(0, *(axis + 1 for axis in (*batch, *first, *second)))
-    sizes = (math.prod(_sizes(array, axes)) for axes in (batch, first, second))
-    return moved.reshape(len(array), *sizes)
+    sizes = (math.prod(_sizes(array, axes)) for axes in (first, second))
+    found = moved.reshape(len(array), *_sizes(array, batch), *sizes)
+    is_readable = array.itemsize in found.strides[-2:] or 1 in found.shape[-2:]
+    return found if is_readable else np.ascontiguousarray(found)
 
 
 def is_laid_out_alike(

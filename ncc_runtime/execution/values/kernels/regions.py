@@ -11,6 +11,7 @@ from ncc_runtime.neff.shared.dtypes import scalar
 
 SUMS = {"add": np.add, "multiply": np.multiply}
 """Folds of float32 and float64 that numpy has a loop for, which goes pairwise."""
+EXTREMES = {"maximum": np.maximum, "minimum": np.minimum}
 
 
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
@@ -67,6 +68,10 @@ def fold(
     opcode = single_opcode(region)
     if opcode in SUMS and rows[0].dtype in (np.float32, np.float64):
         results = [SUMS[opcode].reduce(rows[0], axis=-1)]
+    elif opcode in EXTREMES and (
+        rows[0].dtype in (np.float32, np.float64) or rows[0].dtype.kind in "iu"
+    ):
+        results = [_extreme(opcode, rows[0])]
     else:
         results = _fold_pairwise(region, rows)
     return evaluate(region, [*start, *results])
@@ -79,6 +84,19 @@ def single_opcode(region: Region) -> str:
         if sorted(step.operands) == [0, 1]:
             return step.opcode
     return ""
+
+
+def _extreme(opcode: str, rows: np.ndarray) -> np.ndarray:
+    """The largest or smallest of each row, which is one whatever the order; -0 is less than 0."""
+    found = np.asarray(EXTREMES[opcode].reduce(rows, axis=-1))
+    is_zero = found == 0
+    if rows.dtype.kind == "f" and is_zero.any():  # numpy takes either one
+        some = rows[is_zero]
+        is_wanted = (some == 0) & (np.signbit(some) == (opcode == "minimum"))
+        zero = found.dtype.type(0)
+        wanted, other = (-zero, zero) if opcode == "minimum" else (zero, -zero)
+        found[is_zero] = np.where(is_wanted.any(axis=-1), wanted, other)
+    return found
 
 
 def _fold_pairwise(region: Region, arrays: list[np.ndarray]) -> list[np.ndarray]:
