@@ -60,3 +60,15 @@ class RankedArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.whole() if dtype is None else self.whole().astype(dtype, copy=False)
         return array.copy() if copy else array
+
+    def memory(self) -> np.ndarray | None:
+        """Its rows as they lie in memory, [rows, bytes], a view; None where one has gaps."""
+        return memory_of(self.array)
+
+
+def memory_of(array: np.ndarray) -> np.ndarray | None:
+    """[rows, …] as [rows, bytes], a view; None where a row has gaps."""
+    try:
+        return array.reshape(len(array), -1, copy=False).view(np.uint8)
+    except ValueError:
+        return None
