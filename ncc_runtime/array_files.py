@@ -24,6 +24,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
 from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
+from ncc_runtime.ranked_array import RankedArray
 
 SUFFIXES = (".npz", ".safetensors")
 
@@ -89,13 +90,14 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
 
 
-def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
+def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None:
     """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears complete or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
     check_outputs(path)
     with replacing(path) as stream:
         if _is_safetensors(path):
-            stream.write(safetensors_bytes(path, named))
+            arrays = {name: np.asarray(array) for name, array in named.items()}
+            stream.write(safetensors_bytes(path, arrays))
             return
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as file:
             for name, array in named.items():
@@ -103,7 +105,7 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
                     _write_npy(member, array)
 
 
-def _write_npy(member: IO[bytes], array: np.ndarray) -> None:
+def _write_npy(member: IO[bytes], array: np.ndarray | RankedArray) -> None:
     """As numpy.save does it, but piece by piece: nothing is converted or copied as a whole."""
     dtype = storable(np.empty(0, array.dtype)).dtype
     descr = np.lib.format.dtype_to_descr(dtype)

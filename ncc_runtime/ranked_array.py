@@ -1,5 +1,6 @@
 """What each rank has of one array, such as a parameter: what is equal on ranks is there once."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -44,6 +45,10 @@ class RankedArray:
         """That of one rank, counted among those that have it."""
         array: np.ndarray = self.array[self.row_of[position]]
         return array
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """That of each rank."""
+        return map(self.of, range(len(self.row_of)))
 
     def whole(self, *, writable: bool = False) -> np.ndarray:
         """[ranks, *shape]; a view if each rank has its own row, or all have one.

@@ -201,7 +201,7 @@ def run(
             result = job.last
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
-        array_files.write_arrays(words["outputs"], result.outputs)
+        array_files.write_arrays(words["outputs"], result.ranked_outputs)
     if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)

@@ -93,7 +93,8 @@ def _scratch_bytes(devices: Devices) -> int:
         prepared += PREPARED_BYTES * len(tasks)
         most = max(most, sum(sorted(tasks)[-devices.threads :]))
     is_literal = tape is None or bool(tape.row_by_row)
-    return most + prepared + TRANSFER_BYTES * is_literal
+    # the allocator does not find room for an array wherever another one was
+    return most + most // 8 + prepared + TRANSFER_BYTES * is_literal
 
 
 def _performed(devices: Devices, batch: RowBatch) -> list[Sequence[PreparedInstruction]]:
@@ -114,9 +115,16 @@ def _instruction_bytes(one: PreparedInstruction) -> int:
     if call.opcode == FUSION:
         fusion = call.program.fusions[call.integer("fusion")]
         most = max(
-            step_bytes(step.opcode, fusion.types(step.operands), fusion.types(step.results))
+            step_bytes(
+                call.program,
+                step.opcode,
+                step.attributes,
+                fusion.types(step.operands),
+                fusion.types(step.results),
+            )
             for step in fusion.body
         )
         return (most + sum(value.size_bytes for value in fusion.values)) * ranks
     operands: list[Typed] = [call.program.tensors[TensorId(tensor)] for tensor, _ in one.operands]
-    return (step_bytes(call.opcode, operands, call.results) + one.overlaps * written) * ranks
+    own = step_bytes(call.program, call.opcode, call.attributes, operands, call.results)
+    return (own + one.overlaps * written) * ranks

@@ -5,15 +5,16 @@ Bytes of the arrays that numpy makes on the way, at their height; measured for e
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.blockwise import BLOCK_BYTES, BlockPlan
 from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, wide_type
 from ncc_runtime.execution.values.kernels.products import PATCH_ELEMENTS
+from ncc_runtime.execution.values.kernels.regions import SUMS, single_opcode
 from ncc_runtime.neff.isa import OPCODES, Shape
-from ncc_runtime.neff.program import CONSTANT, Typed
+from ncc_runtime.neff.program import CONSTANT, AttributeValue, Program, Typed
 
 _VIEWS = frozenset({"broadcast", "copy", "iota", "reshape", "reverse", "slice", "transpose"})
 """Opcodes that give views of their operands, which are copied into the results."""
@@ -21,41 +22,65 @@ _VIEWS = frozenset({"broadcast", "copy", "iota", "reshape", "reverse", "slice", 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
 _INDEX = 8
-"""Bytes of an index as kernels compute with it."""
+"""Bytes of an index, and of what integers are multiplied in, as kernels compute with them."""
+
+_SORTED_INDEX = 60
+"""Bytes for each index of a scatter, which sorts them."""
 
 
-def step_bytes(opcode: str, operands: Sequence[Typed], results: Sequence[Typed]) -> int:
+def step_bytes(
+    program: Program,
+    opcode: str,
+    attributes: Mapping[str, AttributeValue],
+    operands: Sequence[Typed],
+    results: Sequence[Typed],
+) -> int:
     """Of one rank, for an operation that is performed whole: its results are new arrays too."""
-    read = sum(_wide_bytes(one) for one in operands)
-    written = sum(one.size_bytes for one in results)
-    wide = sum(_wide_bytes(one) for one in results)
-    is_converted = any(_wide(one) != one.dtype.numpy for one in (*operands, *results))
+    own, written = (sum(one.size_bytes for one in some) for some in (operands, results))
+    read, wide = (sum(map(_wide_bytes, some)) for some in (operands, results))
     if opcode in _VIEWS:
         return 0
-    if opcode == CONSTANT or opcode in ("concatenate", "dynamic-update-slice", "pad"):
+    if opcode in (CONSTANT, "concatenate", "dynamic-update-slice", "pad"):
         return written
     if opcode == "dynamic-slice":
         return 2 * written
     if OPCODES[opcode].shape in _ELEMENTWISE:
-        return written + 2 * wide + (read if is_converted else 0)
+        return written + 2 * wide + (read if read > own else 0)
     if opcode == "dot":
-        is_blas = not is_converted and results[0].dtype.numpy in HOST_FLOATS
-        exact = 1 if is_blas or results[0].dtype.is_float else 2  # integers are summed in 8 bytes
-        return written if is_blas else written + exact * 2 * (read + 2 * wide)
+        if results[0].dtype.is_float or results[0].dtype.is_complex:
+            return written + (read + wide if (read, wide) != (own, written) else 0)
+        return written + _INDEX * sum(one.elements for one in (*operands, *results, *results))
     if opcode == "gather":
-        return written + 3 * _INDEX * operands[1].elements
+        return written + 2 * _INDEX * operands[1].elements
+    if opcode == "scatter":
+        return 3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements
+    if opcode in ("sort", "topk"):
+        return _INDEX * operands[0].elements + 2 * operands[0].size_bytes + own
     if opcode == "reduce":
-        folded = operands[: len(operands) // 2]
-        own = sum(one.size_bytes for one in folded)
-        return own + 2 * sum(map(_wide_bytes, folded)) + written
+        return _fold_bytes(program, attributes, operands) + written
     if opcode == "convolution":
-        exact = 8 // min(8, _wide(results[0]).itemsize) if results[0].dtype.is_integer else 1
-        return 3 * exact * (read + wide) + 2 * exact * PATCH_ELEMENTS * _wide(results[0]).itemsize
+        kind = _wide(results[0]).itemsize
+        exact = 1 if results[0].dtype.is_float else max(1, _INDEX // kind)
+        return int(3.5 * exact * (read + wide)) + 2 * exact * kind * PATCH_ELEMENTS
     if opcode in ("reduce-window", "select-and-scatter"):
-        return 4 * max(read, wide) + written
-    # scatters, sorts and whatever else moves elements by their indices
-    elements = sum(one.elements for one in operands)
-    return 3 * (read + wide) + 3 * _INDEX * elements
+        return 6 * max(read, wide) + written
+    return 5 * (read + wide)
+
+
+def _fold_bytes(
+    program: Program, attributes: Mapping[str, AttributeValue], operands: Sequence[Typed]
+) -> int:
+    folded = operands[: len(operands) // 2]
+    region, dimensions = attributes["region"], attributes["dimensions"]
+    assert isinstance(region, int), region
+    assert isinstance(dimensions, tuple), dimensions
+    own, wide = sum(one.size_bytes for one in folded), sum(map(_wide_bytes, folded))
+    rank = len(folded[0].shape)
+    is_last = sorted(dimensions) == [*range(rank - len(dimensions), rank)]
+    copied = 0 if is_last else own
+    if single_opcode(program.regions[region]) in SUMS and _wide(folded[0]) in HOST_FLOATS:
+        return copied + (wide + wide // 2 if wide > own else 0)
+    return own + wide + wide // 2
 
 
 def plan_bytes(plan: BlockPlan) -> int:
@@ -67,7 +92,8 @@ def plan_bytes(plan: BlockPlan) -> int:
             step = fusion.body[row]
             kept.update(step.results)
             operands, results = fusion.types(step.operands), fusion.types(step.results)
-            whole = max(whole, step_bytes(step.opcode, operands, results))
+            own = step_bytes(plan.program, step.opcode, step.attributes, operands, results)
+            whole = max(whole, own)
         for loop in level.loops:
             sizes = [
                 _wide(fusion.values[value]).itemsize * math.prod(plan.block_shape(loop, value))
