@@ -80,7 +80,7 @@ def _fold_bytes(
     copied = 0 if is_last else own
     if single_opcode(program.regions[region]) in SUMS and _wide(folded[0]) in HOST_FLOATS:
         return copied + (wide + wide // 2 if wide > own else 0)
-    return own + wide + wide // 2
+    return own + 2 * wide
 
 
 def plan_bytes(plan: BlockPlan) -> int:
