@@ -420,6 +420,7 @@ class Model:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
         run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
+        run = attrs.evolve(run, spread=machine.output_arrays.whole)
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, ranked_outputs=())
