@@ -46,7 +46,8 @@ class FaultsOfRun(Protocol):
         """As an object."""
 
 
-def _spread(_: int, given: RankedArray) -> np.ndarray:
+def spread_alone(_: int, given: RankedArray) -> np.ndarray:
+    """[ranks, *shape] of an output, in an array that nobody else has."""
     return np.array(given.whole(), copy=not given.is_each)
 
 
@@ -89,7 +90,7 @@ class Run:
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
     assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
-    spread: Callable[[int, RankedArray], np.ndarray] = attrs.field(default=_spread)
+    spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
     """Makes [ranks, *shape] of an output, by number."""
 
     @functools.cached_property

@@ -111,8 +111,7 @@ class Devices:
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
         self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
-        self._literal = self._new_layout(None, frozenset(), frozenset())
-        self._layout = self._literal  # of what is performed now
+        self._layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
         self._layouts: dict[object, _Layout] = {}
         self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
         self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
@@ -169,8 +168,9 @@ class Devices:
         self._overwritten = {}
         given = collections.deque(inputs)
         self._labels = [one.row_of for one in given]
-        self._layout = self._literal
-        if tape is not None:
+        if tape is None:
+            self._layout = self._layout_of(None)
+        else:
             readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
             borrowed = frozenset(
                 tensor
@@ -197,9 +197,8 @@ class Devices:
 
     def _write_input(self, number: int, given: RankedArray) -> None:
         """Into every row where a rank reads it."""
-        rows, first = self._layout.input_rows[number]
-        values = _rows_of(given.array, _view_of(given.row_of[first]))
-        self._views[self._inputs[number][1]][_run_of(rows)] = values
+        rows, source = self._layout.input_rows[number]
+        self._views[self._inputs[number][1]][rows] = _rows_of(given.array, source)
 
     def _load_constants(self, *, always: bool) -> None:
         """Into every row where a rank reads them; they stay while tapes are played."""
@@ -231,12 +230,12 @@ class Devices:
         before, program = self._layout, self.executable.program
         fed = {number: output for output, number in feed}
         anew = {**self._overwritten, **inputs}
-        if tape is not None:
-            for number, output in fed.items():
-                self._labels[number] = before.equal.equal_outputs[output]
-            for number, one in anew.items():
-                self._labels[number] = one.row_of
-            self._layout = self._layout_of(tape)
+        for number, output in fed.items():
+            ranks, _ = self._outputs[output]
+            self._labels[number] = before.equal.equal_outputs[output][ranks]
+        for number, one in anew.items():
+            self._labels[number] = one.row_of
+        self._layout = self._layout_of(tape)
         moves = []
         for number, (ranks, target) in enumerate(self._inputs):
             if number in anew:
@@ -245,7 +244,7 @@ class Devices:
             if number in fed:
                 _, source = self._outputs[fed[number]]
                 places = before.equal.outputs[fed[number]]
-            rows, first = self._layout.input_rows[number]
+            rows, first = np.unique(self._layout.equal.inputs[number][ranks], return_index=True)
             found = places[ranks][first]
             if self._on_inputs.get(source, source) == target:  # some of it is where it is to be
                 rows, found = rows[rows != found], found[rows != found]
@@ -304,7 +303,7 @@ class Devices:
         for (rows, which), (_, tensor) in zip(self._layout.output_rows, self._outputs, strict=True):
             array = given.pop(tensor, None)
             if array is None:
-                array = self._views[tensor][_run_of(rows)].copy()
+                array = self._views[tensor][rows].copy()
             results.append(RankedArray(array, which))
         return results
 
@@ -451,7 +450,7 @@ class Devices:
         return parts
 
     def _layout_of(
-        self, tape: Tape, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
+        self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
     ) -> "_Layout":
         """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
         key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
@@ -482,14 +481,17 @@ class Devices:
                 moved[buffer_of[tensor]] = row
                 lent_rows[tensor] = len(used)
         layout = _Layout(equal, tape, borrowed, lent_rows, buffer_of, moved)
-        for (ranks, _), places in zip(self._inputs, equal.inputs, strict=True):
-            rows, first = np.unique(places[ranks], return_index=True)
-            layout.input_rows.append((rows, first))
-        for (ranks, tensor), places in zip(self._outputs, equal.outputs, strict=True):
-            rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
-            layout.output_rows.append((rows, which))
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
+        # of the ranks that read a row of an input, the first one's is written there
+        for (ranks, _), places, labels in zip(
+            self._inputs, equal.inputs, self._labels, strict=False
+        ):
+            rows, first = np.unique(places[ranks], return_index=True)
+            layout.input_rows.append((_run_of(rows), _view_of(labels[first])))
+        for (ranks, tensor), places in zip(self._outputs, equal.outputs, strict=True):
+            rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
+            layout.output_rows.append((_run_of(rows), which))
         return layout
 
     def _may_be_apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
@@ -898,9 +900,9 @@ class _Layout:
     buffer_of: Sequence[int]  # by tensor
     moved: Mapping[int, np.ndarray]
     """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
-    input_rows: list[tuple[np.ndarray, np.ndarray]] = attrs.field(factory=list)
-    """The rows in which each input lies, and of each the first rank that reads it, by position."""
-    output_rows: list[tuple[np.ndarray, np.ndarray]] = attrs.field(factory=list)
+    input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
+    """The rows in which each input lies, and those of what is given that are written there."""
+    output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
     """The rows in which each output lies, and for each rank which of them it has."""
     nodes: "list[_PreparedNode]" = attrs.field(factory=list)
     instructions: dict[object, "Sequence[_Instruction]"] = attrs.field(factory=dict)

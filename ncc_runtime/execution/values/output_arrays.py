@@ -5,8 +5,8 @@ The system takes longer to find new pages than a collective takes to fill them.
 
 import collections
 import functools
+import itertools
 import sys
-from collections.abc import Callable
 
 import numpy as np
 
@@ -18,6 +18,9 @@ KEPT = 2
 
 DIVIDED_BYTES = 1 << 20
 """Copies of so many bytes are worth threads."""
+
+BLOCK_BYTES = 1 << 17
+"""What is copied to several ranks stays in a core's cache meanwhile."""
 
 _UNSHARED = 3
 """References to an array that is only kept: of what keeps it, a loop's, and that of the count."""
@@ -47,13 +50,21 @@ class OutputArrays:
         if given.is_each:
             return given.array
         array = self.array(output, given.shape, given.dtype)
-        copies: list[Callable[[], object]] = [
-            functools.partial(np.copyto, array[rank : rank + 1], given.array[row : row + 1])
-            for rank, row in enumerate(given.row_of.tolist())
-        ]
         if array.nbytes < DIVIDED_BYTES:
-            for copy in copies:
-                copy()
-        else:
-            self._threads.perform(copies)
+            np.take(given.array, given.row_of, axis=0, out=array, mode="clip")
+            return array
+        flat, source = (one.reshape(len(one), -1) for one in (array, given.array))
+        step = max(1, BLOCK_BYTES // array.itemsize)
+        ranks_of = [np.flatnonzero(given.row_of == row).tolist() for row in range(len(source))]
+
+        def copy(start: int, end: int) -> None:
+            """Blocks of every row, each to all ranks that have it while it is in the cache."""
+            for row, ranks in enumerate(ranks_of):
+                for begin in range(start, end, step):
+                    part = slice(begin, min(begin + step, end))
+                    for rank in ranks:
+                        flat[rank, part] = source[row, part]
+
+        cuts = np.linspace(0, flat.shape[1], self._threads.count + 1).astype(int).tolist()
+        self._threads.perform([functools.partial(copy, *cut) for cut in itertools.pairwise(cuts)])
         return array
