@@ -50,17 +50,17 @@ class RankedArray:
         """That of each rank."""
         return map(self.of, range(len(self.row_of)))
 
-    def whole(self, *, writable: bool = False) -> np.ndarray:
-        """[ranks, *shape]; a view if each rank has its own row, or all have one.
+    @property
+    def is_each(self) -> bool:
+        """Whether each rank has the row of its number: then `array` is [ranks, *shape]."""
+        ranks = len(self.row_of)
+        return len(self.array) == ranks and bool((self.row_of == np.arange(ranks)).all())
 
-        If it is to be writable, it is a view only if each rank has its own.
-        """
-        rows, ranks = len(self.array), len(self.row_of)
-        if rows == 1 < ranks and not writable:
+    def whole(self) -> np.ndarray:
+        """[ranks, *shape]; a view if each rank has its own row, or all have one."""
+        if len(self.array) == 1:
             return np.broadcast_to(self.array, self.shape)
-        if rows == ranks and (self.row_of == np.arange(ranks)).all():
-            return self.array
-        return self.array[self.row_of]
+        return self.array if self.is_each else self.array[self.row_of]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.whole() if dtype is None else self.whole().astype(dtype, copy=False)

@@ -47,7 +47,7 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.report.run import Run, Verification, heading, spread_alone
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 
@@ -491,7 +491,16 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
+        run = self._run_of(
+            options,
+            trace,
+            traffic,
+            started,
+            beside_us,
+            outputs,
+            interpreters=by,
+            spread=machine.output_arrays.whole,
+        )
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, ranked_outputs=())
@@ -507,6 +516,7 @@ class Model:
         outputs: "Sequence[RankedArray]" = (),
         notes: tuple[str, ...] = (),
         interpreters: Mapping[int, str] | None = None,
+        spread: "Callable[[int, RankedArray], np.ndarray]" = spread_alone,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
 
@@ -522,6 +532,7 @@ class Model:
             notes=notes,
             verdicts=self.verdicts,
             interpreters=interpreters or {},
+            spread=spread,
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )

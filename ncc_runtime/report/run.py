@@ -47,6 +47,11 @@ class FaultsOfRun(Protocol):
         """As an object."""
 
 
+def spread_alone(_: int, given: RankedArray) -> np.ndarray:
+    """[ranks, *shape] of an output, in an array that nobody else has."""
+    return np.array(given.whole(), copy=not given.is_each)
+
+
 @attrs.frozen(eq=False, repr=False)
 class Run:
     """The result of a run; parts that were not requested are empty or None.
@@ -88,11 +93,13 @@ class Run:
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
     host_memory: HostMemory | None = None
     assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
+    spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
+    """Makes [ranks, *shape] of an output, by number."""
 
     @functools.cached_property
     def outputs(self) -> list[np.ndarray]:
         """Arrays that are the caller's, [ranks, *shape]; made when they are asked for."""
-        return [one.whole(writable=True) for one in self.ranked_outputs]
+        return [self.spread(number, one) for number, one in enumerate(self.ranked_outputs)]
 
     @functools.cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:

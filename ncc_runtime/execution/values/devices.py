@@ -5,15 +5,14 @@ that nothing writes is read where the caller has it, and an output is written in
 the caller gets: neither is copied.
 
 What is equal on several ranks is computed and stored once while a tape is played
-(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `_Layout` says; an
-instruction is performed on the rows of representatives, of which it has views.
+(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `MemoryLayout`
+says; an instruction is performed on the rows of representatives, of which it has views.
 """
 
 import collections
 import contextlib
 import functools
 import itertools
-import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
+from ncc_runtime.execution.values.output_arrays import OutputArrays
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -68,9 +68,6 @@ AS_THEY_ARE = 1
 """How often rounds are performed as they are before calls are made for them: most programs run
 once, and to make the calls takes longer than to perform them."""
 
-KEPT_OUTPUTS = 2
-"""Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
-
 KEPT_LAYOUTS = 4
 """Layouts that are kept: of inputs that are equal on the same ranks as before."""
 
@@ -81,9 +78,6 @@ PART_BYTES = 8 << 20
 """Bytes read and written by an instruction that is computed whole, for so many ranks at a time."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
-
-_UNSHARED = 3
-"""References to an array that only the devices keep: theirs, a loop's, and that of the count."""
 
 
 @attrs.frozen(eq=False)
@@ -121,20 +115,15 @@ class Devices:
         self._registers = LengthRegisters(executable, self.arena)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
-        self._literal = MemoryLayout(
-            EqualRanks.nothing(executable.program)
-        )  # of rows without a tape
-        self.layout = self._literal  # of what is performed now
+        self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
+        self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
         self._layouts: dict[object, MemoryLayout] = {}
         self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
         self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
-        self._made: dict[object, collections.deque[np.ndarray]] = collections.defaultdict(
-            lambda: collections.deque(maxlen=KEPT_OUTPUTS)
-        )
+        self.output_arrays = OutputArrays(self._threads)
         self._constants_in: dict[int, np.ndarray] = {}  # by buffer, the rows that hold it
         self._lent: dict[int, np.ndarray] = {}  # outputs in arrays of their own, by tensor
-        self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
         self._overwritten: dict[int, RankedArray] = {}  # by number, inputs as they were loaded
         program = executable.program
         if any("lapack" in stage.program.opcodes() for stage in executable.stages):
@@ -165,15 +154,16 @@ class Devices:
         gaps, so that it may be read where it is.
         """
         self._labels = list(labels)
-        self.layout = self._literal
-        if tape is not None:
-            readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
-            borrowed = frozenset(
-                tensor
-                for (_, tensor), is_apart in zip(self._inputs, apart, strict=True)
-                if tensor in readable and is_apart
-            )
-            self.layout = self._layout_of(tape, borrowed, lent)
+        if tape is None:
+            self.layout = self._layout_of(None)
+            return
+        readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
+        borrowed = frozenset(
+            tensor
+            for (_, tensor), is_apart in zip(self._inputs, apart, strict=True)
+            if tensor in readable and is_apart
+        )
+        self.layout = self._layout_of(tape, borrowed, lent)
 
     def __enter__(self) -> "Devices":
         self._stack = contextlib.ExitStack()
@@ -201,45 +191,30 @@ class Devices:
         """
         self._renew()
         self._overwritten = {}
-        arrays = list(inputs)
-        apart = [one.memory() is not None for one in arrays]
-        self.choose_layout([one.row_of for one in arrays], apart, tape, keeps_state=keeps_state)
+        given = collections.deque(inputs)
+        apart = [one.memory() is not None for one in given]
+        self.choose_layout([one.row_of for one in given], apart, tape, keeps_state=keeps_state)
         for tensor, rows in self.layout.lent.items():
-            self._lent[tensor] = self._array_for(tensor, rows)
-            self._move(tensor, self._lent[tensor])
+            kind = self.executable.program.tensors[TensorId(tensor)]
+            shape = rows, *kind.shape
+            array = self.output_arrays.array(("lent", tensor), shape, kind.dtype.numpy)
+            self._lent[tensor] = array
+            self._move(tensor, array)
         on_inputs = self._on_inputs.values()
         for number, (_, tensor) in enumerate(self._inputs):
-            one = arrays[number]
+            one = given.popleft()  # and not held any longer than it takes to copy it
             if tensor in self.layout.borrowed:
                 self._move(tensor, one.array)
                 continue
             self._write_input(number, one)
             if number in unchanged and tensor in on_inputs:
                 self._overwritten[number] = RankedArray(one.array.copy(), one.row_of)
-            arrays[number] = one = RankedArray.of_each(np.empty(0))  # not held any longer
         self._load_constants(always=tape is None)
 
     def _write_input(self, number: int, given: RankedArray) -> None:
         """Into every row where a rank reads it."""
-        ranks, tensor = self._inputs[number]
-        places = self.layout.equal.inputs[number]
-        rows, first = np.unique(places[ranks], return_index=True)
-        values = _rows_of(given.array, _view_of(given.row_of[first]))
-        self._views[tensor][_run_of(rows)] = values
-
-    def _array_for(self, tensor: int, rows: int) -> np.ndarray:
-        """An array for an output, [rows, *shape]: one of before if its owner has dropped it.
-
-        The system takes longer to find new pages than a collective takes to fill them.
-        """
-        made = self._made[tensor, rows]
-        for array in made:
-            if sys.getrefcount(array) == _UNSHARED:
-                return array
-        one = self.executable.program.tensors[TensorId(tensor)]
-        array = np.empty((rows, *one.shape), one.dtype.numpy)
-        made.append(array)
-        return array
+        rows, source = self.layout.input_rows[number]
+        self._views[self._inputs[number][1]][rows] = _rows_of(given.array, source)
 
     def _load_constants(self, *, always: bool) -> None:
         """Into every row where a rank reads them; they stay while tapes are played."""
@@ -271,12 +246,12 @@ class Devices:
         before, program = self.layout, self.executable.program
         fed = {number: output for output, number in feed}
         anew = {**self._overwritten, **inputs}
-        if tape is not None:
-            for number, output in fed.items():
-                self._labels[number] = before.equal.equal_outputs[output]
-            for number, one in anew.items():
-                self._labels[number] = one.row_of
-            self.layout = self._layout_of(tape)
+        for number, output in fed.items():
+            ranks, _ = self.results[output]
+            self._labels[number] = before.equal.equal_outputs[output][ranks]
+        for number, one in anew.items():
+            self._labels[number] = one.row_of
+        self.layout = self._layout_of(tape)
         moves = []
         for number, (ranks, target) in enumerate(self._inputs):
             if number in anew:
@@ -341,12 +316,10 @@ class Devices:
                 self._byte_owners.read_tensor(view, ranks, f"output {number}")
         given = dict(self._lent)  # each once: a caller may write into what it gets
         results = []
-        for number, (ranks, tensor) in enumerate(self.results):
-            places = self.layout.rows(tensor, self.layout.equal.outputs[number])
-            rows, which = np.unique(places[ranks], return_inverse=True)
+        for (rows, which), (_, tensor) in zip(self.layout.output_rows, self.results, strict=True):
             array = given.pop(tensor, None)
             if array is None:
-                array = self._views[tensor][_run_of(rows)].copy()
+                array = self._views[tensor][rows].copy()
             results.append(RankedArray(array, which))
         return results
 
@@ -493,7 +466,7 @@ class Devices:
         return parts
 
     def _layout_of(
-        self, tape: Tape, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
+        self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
     ) -> "MemoryLayout":
         """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
         key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
@@ -503,23 +476,38 @@ class Devices:
             self._layouts[key] = self._new_layout(tape, borrowed, lent)
         return self._layouts[key]
 
-    def _new_layout(self, tape: Tape, borrowed: Set[int], lent: Set[int]) -> "MemoryLayout":
-        equal = equal_ranks(tape, self._normal_forms, self._labels)
-        buffer_of = [tensor.buffer for tensor in self.executable.program.tensors]
-        layout = MemoryLayout(
-            equal, tape, borrowed, buffer_of=buffer_of, nodes=_prepared_nodes(tape.nodes)
-        )
-        for (_, tensor), labels in zip(self._inputs, self._labels, strict=True):
+    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "MemoryLayout":
+        program = self.executable.program
+        if tape is None:
+            equal = EqualRanks.nothing(program)
+        else:
+            equal = equal_ranks(tape, self._normal_forms, self._labels)
+        buffer_of = [tensor.buffer for tensor in program.tensors]
+        moved: dict[int, np.ndarray] = {}
+        for (_, tensor), labels in zip(self._inputs, self._labels, strict=False):
             if tensor in borrowed:
-                layout.moved[buffer_of[tensor]] = labels
+                moved[buffer_of[tensor]] = labels
+        lent_rows = {}
         for (_, tensor), places in zip(self.results, equal.outputs, strict=True):
             used = equal.used[buffer_of[tensor]]
             # one that holds more on its way, such as partial sums, is copied in the end
             if tensor in lent and np.array_equal(used, np.unique(places)):
                 row: np.ndarray = np.full(len(places), -1)
                 row[used] = np.arange(len(used))
-                layout.moved[buffer_of[tensor]] = row
-                layout.lent[tensor] = len(used)
+                moved[buffer_of[tensor]] = row
+                lent_rows[tensor] = len(used)
+        layout = MemoryLayout(equal, tape, borrowed, lent_rows, buffer_of, moved)
+        if tape is not None:
+            layout.nodes.extend(_prepared_nodes(tape.nodes))
+        # of the ranks that read a row of an input, the first one's is written there
+        for (ranks, _), places, labels in zip(
+            self._inputs, equal.inputs, self._labels, strict=False
+        ):
+            rows, first = np.unique(places[ranks], return_index=True)
+            layout.input_rows.append((_run_of(rows), _view_of(labels[first])))
+        for (ranks, tensor), places in zip(self.results, equal.outputs, strict=True):
+            rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
+            layout.output_rows.append((_run_of(rows), which))
         return layout
 
     def _may_be_apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
@@ -968,13 +956,16 @@ class MemoryLayout:
     """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
 
     equal: EqualRanks
-    tape: Tape | None = None  # None: rows are performed as they come
-    borrowed: Set[int] = frozenset()  # inputs, by tensor, that are read where the caller has them
-    lent: dict[int, int] = attrs.field(factory=dict)
-    """Outputs, by tensor, that get an array of their own, and its rows."""
-    buffer_of: Sequence[int] = ()  # by tensor
-    moved: dict[int, np.ndarray] = attrs.field(factory=dict)
+    tape: Tape | None  # None: rows are performed as they come
+    borrowed: Set[int]  # inputs, by tensor, that are read where the caller has them
+    lent: Mapping[int, int]  # outputs, by tensor, that get an array of their own, and its rows
+    buffer_of: Sequence[int]  # by tensor
+    moved: Mapping[int, np.ndarray]
     """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
+    input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
+    """The rows in which each input lies, and those of what is given that are written there."""
+    output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
+    """The rows in which each output lies, and for each rank which of them it has."""
     nodes: "list[_PreparedNode]" = attrs.field(factory=list)
     instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
     evaluations: dict[object, Evaluation] = attrs.field(factory=dict)

@@ -402,9 +402,19 @@ def _stored(
         is_quick = all(is_small[value] for value in (*row.operands, *row.results))
         own = partitions.all_refined([stored[value] for value in row.results])
         performed.append(partitions.each if is_quick else own)
-    everywhere = partitions.each
+    # A collective writes a block for all ranks while that is in the cache: if its result is an
+    # output, which callers mostly want of all ranks, that is quicker than to copy it later.
+    given_away = {
+        value
+        for row in values.rows
+        if row.split is not None
+        for value in row.results
+        if value in values.outputs
+    }
+    is_everywhere = [small or value in given_away for value, small in enumerate(is_small)]
     return [
-        everywhere if small else number for number, small in zip(stored, is_small, strict=True)
+        partitions.each if everywhere else number
+        for number, everywhere in zip(stored, is_everywhere, strict=True)
     ], performed
 
 

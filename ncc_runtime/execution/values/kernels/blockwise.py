@@ -18,16 +18,16 @@ import functools
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
 from ncc_runtime.execution.values.kernels.elementwise import PLAIN_LOOPS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, has_nan, keeps_bits
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
-from ncc_runtime.execution.values.kernels.regions import single_opcode
+from ncc_runtime.execution.values.kernels.regions import fold_of_rows, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import (
@@ -97,6 +97,8 @@ class BlockPlan:
         self._views = read_in_any_layout(fusion)
         self._observed = observed_values(program, fusion)
         self.kept = self._kept_values()
+        self.kept_steps = _KeptSteps()
+        self.is_of_rank = any(step.opcode in ("partition-id", "replica-id") for step in fusion.body)
         sizes = [fusion.values[value].size_bytes for value in range(len(fusion.values))]
         self.rank_bytes = max(1, *sizes)
 
@@ -316,6 +318,21 @@ class BlockPlan:
                     kept.add(value)
         return frozenset(kept)
 
+    def fold_of_rows(
+        self, step: FusedInstr
+    ) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+        """What folds rows of an array behind initial values; None if it is no fold of rows.
+
+        NaNs may be any.
+        """
+        array, *others = step.operands
+        kind = self.fusion.values[array]
+        folded = _integers(step, "dimensions")
+        rank = len(kind.shape)
+        if len(others) > 1 or {*folded} != {*range(rank - len(folded), rank)}:
+            return None
+        return fold_of_rows(_folded_opcode(self.program, step), kind.dtype.numpy)
+
     def folds_anything(self, step: FusedInstr) -> bool:
         """Whether a result of a fold may be one of its operands, untouched."""
         return step.opcode == "reduce" and not _folded_opcode(self.program, step)
@@ -375,6 +392,15 @@ class BlockPlan:
     def is_observed(self, value: int) -> bool:
         """Whether NaNs of a value must be canonical."""
         return value in self._observed
+
+    def is_spread_by_readers(self, value: int) -> bool:
+        """Whether all that read a value broadcast it themselves, and none keeps it."""
+        readers = (step for step in self.fusion.body if value in step.operands)
+        return value not in self.kept and all(
+            step.opcode == "select"
+            or (_plain_loop(step, self.fusion) and not PLAIN_LOOPS[step.opcode][1])
+            for step in readers
+        )
 
     def is_read_in_any_layout(self, value: int) -> bool:
         """Whether a value need not be laid out row by row."""
@@ -446,6 +472,14 @@ class _Scratch(threading.local):
 _SCRATCH = _Scratch()
 
 
+class _KeptSteps(threading.local):
+    """The steps of a plan as a thread has prepared them, with its scratch memory."""
+
+    def __init__(self) -> None:
+        self.memory: np.ndarray | None = None
+        self.steps: dict[object, Sequence[_BlockStep]] = {}  # by loop and number of ranks
+
+
 class _Ranks:
     """A fusion on a few ranks."""
 
@@ -496,7 +530,7 @@ class _Ranks:
         produced = {value for row in loop.steps for value in body[row].results}
         for value in sorted(produced & plan.kept):
             self._place(value)
-        steps = list(self._prepared(loop, produced))
+        steps = self._steps(loop, produced)
         read = {value for row in loop.steps for value in body[row].operands} - produced
         in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
         local = {value: self._values[value] for value in read if value not in in_memory}
@@ -528,6 +562,19 @@ class _Ranks:
                 values[value] = array[tuple(at)]
             for step in varying:
                 step.perform(values)
+
+    def _steps(self, loop: _Loop, produced: set[int]) -> "Sequence[_BlockStep]":
+        """The steps of a loop; a thread keeps them as long as its scratch memory stays."""
+        if self._plan.is_of_rank:
+            return list(self._prepared(loop, produced))
+        kept, key = self._plan.kept_steps, (id(loop), len(self._ranks))
+        if kept.memory is _SCRATCH.memory and key in kept.steps:
+            return kept.steps[key]
+        steps = list(self._prepared(loop, produced))
+        if kept.memory is not _SCRATCH.memory:
+            kept.memory, kept.steps = _SCRATCH.memory, {}
+        kept.steps[key] = steps
+        return steps
 
     def _prepared(self, loop: _Loop, produced: set[int]) -> Iterator["_BlockStep"]:
         """Steps with the scratch memory that they write."""
@@ -602,7 +649,7 @@ def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
 
 
 class _BlockStep:
-    """A step on the blocks of some ranks."""
+    """A step on the blocks of some ranks, prepared: what is the same for all blocks is known."""
 
     def __init__(
         self, plan: BlockPlan, step: FusedInstr, call: KernelCall, out: np.ndarray | None
@@ -611,11 +658,32 @@ class _BlockStep:
         self._step = step
         self._call = call
         self._out = out
-        self._is_plain = _plain_loop(step, plan.fusion)
-        self._ndim = 1 + len(call.results[0].shape)
-        if self._is_plain:
+        self._is_observed = any(plan.is_observed(value) for value in step.results)
+        shapes = [plan.fusion.values[value].shape for value in step.operands]
+        # of scalars there is one value for each rank
+        narrow = [not shape and bool(call.results[0].shape) for shape in shapes]
+        self._operands = [*zip(step.operands, narrow, strict=True)]
+        self._column = (len(call.ranks), *[1] * len(call.results[0].shape))
+        # computes from blocks of operands, by value, and adds the results, or writes into theirs
+        self.perform: Callable[[dict[int, np.ndarray]], None] = self._any
+        if _plain_loop(step, plan.fusion):
             self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
-            self._is_observed = plan.is_observed(step.results[0])
+            self.perform = self._plain
+        elif step.opcode == "select" and out is not None:
+            self.perform = self._select
+        elif step.opcode == "reduce" and (fold := plan.fold_of_rows(step)) is not None:
+            self._fold = fold
+            self._rows = (len(call.ranks), *call.results[0].shape, -1)
+            self.perform = self._reduce
+        elif step.opcode == "broadcast" and plan.is_spread_by_readers(step.results[0]):
+            dimensions = _integers(step, "dimensions")
+            order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
+            self._order = (0, *(axis + 1 for axis in order))
+            column = [*self._column]
+            for dimension in dimensions:
+                column[dimension + 1] = call.results[0].shape[dimension]
+            self._column = tuple(column)
+            self.perform = self._broadcast
 
     def is_invariant(self, known: Set[int], kept: Set[int]) -> bool:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
@@ -626,19 +694,9 @@ class _BlockStep:
             and not any(v in kept for v in step.results)
         )
 
-    def perform(self, values: dict[int, np.ndarray]) -> None:
-        """Compute from blocks of operands, by value, and add the results, or write into theirs."""
+    def _any(self, values: dict[int, np.ndarray]) -> None:
         step = self._step
         operands = [values[value] for value in step.operands]
-        if self._is_plain:
-            self._plain(values, operands)
-            return
-        if step.opcode == "select" and self._out is not None:
-            condition, if_true, if_false = (self._in_dimensions(array) for array in operands)
-            np.copyto(self._out, if_false)
-            np.copyto(self._out, if_true, where=condition)
-            values[step.results[0]] = self._out
-            return
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
         arrays = fused_step(self._call, step, operands, self._out)
@@ -650,27 +708,56 @@ class _BlockStep:
                 is_free = self._plan.is_read_in_any_layout(value)
                 values[value] = typed if is_free else np.ascontiguousarray(typed)
 
-    def _in_dimensions(self, array: np.ndarray) -> np.ndarray:
-        """An array that lacks dimensions has the leading ones: one value for each rank."""
-        missing = self._ndim - array.ndim
-        return array.reshape(array.shape + (1,) * missing) if missing else array
+    def _given(self, values: dict[int, np.ndarray]) -> Arrays:
+        """The operands, as numpy broadcasts them."""
+        return [
+            values[value].reshape(self._column) if is_narrow else values[value]
+            for value, is_narrow in self._operands
+        ]
 
-    def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
+    def _plain(self, values: dict[int, np.ndarray]) -> None:
         (value,) = self._step.results
-        operands = [self._in_dimensions(array) for array in operands]
-        place = values.get(value) if self._out is None else self._out
-        assert place is not None, "a value has memory"
+        operands = self._given(values)
+        place = values[value] if self._out is None else self._out
         out = place
         if self._needs_rows:
             operands = [np.ascontiguousarray(array) for array in operands]
             if not place.flags.c_contiguous:
                 out = np.empty_like(place, order="C")
         self._function(*operands, out=out)
-        if self._is_observed and has_nan(out):
-            out[...] = canonical_nans(out)
+        self._make_nans_canonical(out)
         if out is not place:
             place[...] = out
         values[value] = place
+
+    def _broadcast(self, values: dict[int, np.ndarray]) -> None:
+        """Its readers spread it: new dimensions have size 1."""
+        (operand,), (result,) = self._step.operands, self._step.results
+        values[result] = values[operand].transpose(self._order).reshape(self._column)
+
+    def _select(self, values: dict[int, np.ndarray]) -> None:
+        assert self._out is not None, "a value has memory"
+        condition, if_true, if_false = self._given(values)
+        np.copyto(self._out, if_false)
+        np.copyto(self._out, if_true, where=condition)
+        values[self._step.results[0]] = self._out
+
+    def _reduce(self, values: dict[int, np.ndarray]) -> None:
+        """A fold of the last dimensions of one array, as `regions.fold` does it."""
+        array, initial = (values[value] for value in self._step.operands)
+        start = initial.reshape(self._column)
+        total = self._fold(start, np.ascontiguousarray(array).reshape(self._rows))
+        self._make_nans_canonical(total)
+        (value,) = self._step.results
+        if value in values:
+            values[value][...] = total
+        else:
+            values[value] = total
+
+    def _make_nans_canonical(self, array: np.ndarray) -> None:
+        # the greatest of numbers is a NaN if there is one
+        if self._is_observed and np.isnan(np.maximum.reduce(array, axis=None)):
+            array[...] = canonical_nans(array)
 
 
 def _integers(step: FusedInstr, name: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ and its bits do not depend on how many ranks there are. Narrow floats are summed
 rounded once.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -62,13 +63,23 @@ def _matrices(
     if len(array) > 1 and not array.strides[0]:
         one = _matrices(array[:1], batch, summed, is_left=is_left)
         return np.broadcast_to(one, (len(array), *one.shape[1:]))
-    free = _other_axes(array.ndim - 1, batch + summed)
-    first, second = (free, summed) if is_left else (summed, free)
-    moved = array.transpose(0, *(axis + 1 for axis in (*batch, *first, *second)))
-    sizes = (math.prod(_sizes(array, axes)) for axes in (first, second))
-    found = moved.reshape(len(array), *_sizes(array, batch), *sizes)
+    axes, shape = _matrix_axes(array.shape, batch, summed, is_left)
+    found = array.transpose(axes).reshape(shape)
     is_readable = array.itemsize in found.strides[-2:] or 1 in found.shape[-2:]
     return found if is_readable else np.ascontiguousarray(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _matrix_axes(
+    shape: tuple[int, ...], batch: tuple[int, ...], summed: tuple[int, ...], is_left: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of [ranks, …] in the order of a stack of matrices, and the shape of that."""
+    ranks, *sizes = shape
+    free = _other_axes(len(sizes), batch + summed)
+    first, second = (free, summed) if is_left else (summed, free)
+    rows, columns = (math.prod(sizes[axis] for axis in axes) for axes in (first, second))
+    axes = (0, *(axis + 1 for axis in (*batch, *first, *second)))
+    return axes, (ranks, *(sizes[axis] for axis in batch), rows, columns)
 
 
 def is_laid_out_alike(

@@ -1,6 +1,7 @@
 """Regions: scalar computations applied to whole arrays, and folds of dimensions with them."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -66,15 +67,26 @@ def fold(
     if not size:
         return start
     opcode = single_opcode(region)
-    if opcode in SUMS and rows[0].dtype in (np.float32, np.float64):
-        results = [SUMS[opcode].reduce(rows[0], axis=-1)]
-    elif opcode in EXTREMES and (
-        rows[0].dtype in (np.float32, np.float64) or rows[0].dtype.kind in "iu"
-    ):
-        results = [_extreme(opcode, rows[0])]
-    else:
-        results = _fold_pairwise(region, rows)
-    return evaluate(region, [*start, *results])
+    if (join := fold_of_rows(opcode, rows[0].dtype)) is not None:
+        with np.errstate(all="ignore"):
+            return [canonical_nans(join(start[0], rows[0]))]
+    return evaluate(region, [*start, *_fold_pairwise(region, rows)])
+
+
+def fold_of_rows(
+    opcode: str, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+    """What joins rows [.., elements] by one operation behind initial values [..], by numpy's loops.
+
+    None where there is none with the bits of a fold in pairs. NaNs may be any.
+    """
+    if opcode in SUMS and dtype in (np.float32, np.float64):
+        join = SUMS[opcode]
+        return lambda start, rows: join(start, join.reduce(rows, axis=-1))
+    if opcode in EXTREMES and (dtype in (np.float32, np.float64) or dtype.kind in "iu"):
+        either = elementwise.FUNCTIONS[opcode]
+        return lambda start, rows: either(start, _extreme(opcode, rows))
+    return None
 
 
 def single_opcode(region: Region) -> str:
