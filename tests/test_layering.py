@@ -155,6 +155,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.collectives",
         "ncc_runtime.execution",
         "ncc_runtime.group_rules",
+        "ncc_runtime.host_memory",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",

@@ -121,7 +121,8 @@ sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
 ENTRY main_spmd {
   x = f32[1048576] parameter(0), sharding={replicated}
   y = f32[1048576] multiply(x, x)
-  ROOT z = f32[1048576] all-reduce(y), replica_groups={{0,1,2,3,4,5,6,7}}, channel_id=1, use_global_device_ids=true, to_apply=sum
+  z = f32[1048576] all-reduce(y), replica_groups={{0,1,2,3,4,5,6,7}}, channel_id=1, use_global_device_ids=true, to_apply=sum
+  ROOT w = f32[1048576] negate(z)
 }
 """  # noqa: E501
 APART = REPLICATED.replace(", sharding={replicated}", "")

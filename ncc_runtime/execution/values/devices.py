@@ -5,7 +5,7 @@ that nothing writes is read where the caller has it, and an output is written in
 the caller gets: neither is copied.
 
 What is equal on several ranks is computed and stored once while a tape is played
-(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `MemoryLayout`
+(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `RowLayout`
 says; an instruction is performed on the rows of representatives, of which it has views.
 """
 
@@ -117,7 +117,7 @@ class Devices:
         self._normal_forms = normal_forms or {}
         self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
         self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
-        self._layouts: dict[object, MemoryLayout] = {}
+        self._layouts: dict[object, RowLayout] = {}
         self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
         self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
@@ -467,7 +467,7 @@ class Devices:
 
     def _layout_of(
         self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
-    ) -> "MemoryLayout":
+    ) -> "RowLayout":
         """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
         key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
         if key not in self._layouts:
@@ -476,7 +476,7 @@ class Devices:
             self._layouts[key] = self._new_layout(tape, borrowed, lent)
         return self._layouts[key]
 
-    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "MemoryLayout":
+    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "RowLayout":
         program = self.executable.program
         if tape is None:
             equal = EqualRanks.nothing(program)
@@ -496,7 +496,7 @@ class Devices:
                 row[used] = np.arange(len(used))
                 moved[buffer_of[tensor]] = row
                 lent_rows[tensor] = len(used)
-        layout = MemoryLayout(equal, tape, borrowed, lent_rows, buffer_of, moved)
+        layout = RowLayout(equal, tape, borrowed, lent_rows, buffer_of, moved)
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
         # of the ranks that read a row of an input, the first one's is written there
@@ -952,7 +952,7 @@ def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
 
 
 @attrs.define(eq=False)
-class MemoryLayout:
+class RowLayout:
     """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
 
     equal: EqualRanks
