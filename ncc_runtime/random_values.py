@@ -22,6 +22,9 @@ from ncc_runtime.threads import Threads
 BLOCK = 1 << 17
 """Numbers that one generator draws: its start takes little then, and they stay in the cache."""
 
+VERSION = 1
+"""To be raised when a seed draws other values: a job does not go on from a checkpoint of others."""
+
 _SPREAD = {np.dtype(np.float32): 9, np.dtype(np.float64): 38}
 """Last bits of a mantissa that are drawn too: beside them 2^-14 of a value is left, about the
 distance of quantiles near one."""

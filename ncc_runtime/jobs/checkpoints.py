@@ -49,7 +49,7 @@ class JobInputs:
     seed: int | None
     feed: Feed
     draw: tuple[int, ...] = ()  # inputs that are drawn at every step, by number
-    data_sha256: str = ""  # of batches, and of given inputs that nothing feeds
+    data_sha256: str = ""  # of batches, of given inputs that nothing feeds, of how a seed draws
 
 
 @attrs.frozen

@@ -35,6 +35,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
 from ncc_runtime.placement import placed_at
 from ncc_runtime.progress import phase
+from ncc_runtime.random_values import VERSION
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import Model
 from ncc_runtime.step_inputs import Feed, inputs_of_steps
@@ -186,7 +187,10 @@ class RunningJob:
                 found = np.ascontiguousarray(array)
                 digest.update(f"{what} {number} {found.dtype} {found.shape}\n".encode())
                 digest.update(found.tobytes())
-        sha256 = digest.hexdigest() if given or self._batches else ""
+        if self._seed is not None:  # what it draws is read, too
+            digest.update(f"drawn {VERSION}\n".encode())
+        is_any = given or self._batches or self._seed is not None
+        sha256 = digest.hexdigest() if is_any else ""
         return JobInputs(self._seed, self.feed, self._between.drawn, sha256)
 
     def _check_faults(self) -> None:
