@@ -6,7 +6,7 @@ the caller gets: neither is copied.
 
 What is equal on several ranks is computed and stored once while a tape is played
 (`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `RowLayout`
-says; an instruction is performed on the rows of representatives, of which it has views.
+says; an instruction is performed on views of rows, by those ranks that perform for others.
 """
 
 import collections
