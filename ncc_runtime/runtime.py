@@ -66,6 +66,9 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.verify.prove import Evidence
 
 
+MOST_LAYOUTS = 4
+"""Of the memory of steps that feed one another: then they repeat themselves."""
+
 Watch = Callable[["Devices", "Sequence[RowBatch]"], None]
 """Sees rows that are ready just before the devices perform them."""
 
@@ -315,15 +318,16 @@ class Model:
         options: RunOptions,
         *,
         keeps_state: bool = False,
+        feed: Sequence[tuple[int, int]] = (),
     ) -> HostMemory:
-        """The host memory of a run; InputError if it is more than it may take.
+        """The host memory of a run, or of steps; InputError if it is more than it may take.
 
         It is worked out once for inputs of a kind: what has run has taken its memory.
         """
         from ncc_runtime.execution.values.host_bytes import device_bytes
         from ncc_runtime.inputs import expected_input, kind_of_inputs
 
-        key = machine, tape, keeps_state, kind_of_inputs(given)
+        key = machine, tape, keeps_state, tuple(feed), kind_of_inputs(given)
         if key in self._memory:
             return self._memory[key]
         program = self.executable.program
@@ -334,14 +338,22 @@ class Model:
             tape,
             keeps_state=keeps_state,
         )
-        devices = device_bytes(machine)
+        bytes_of_steps = [device_bytes(machine)]
+        for _ in range(
+            MOST_LAYOUTS if feed else 0
+        ):  # what outputs feed may be equal on fewer ranks
+            before = machine.layout
+            machine.choose_next_layout(feed)
+            if machine.layout is before:
+                break
+            bytes_of_steps.append(device_bytes(machine))
         held = max((one.ranks for one in self._memory.values()), default=0)
         memory = HostMemory(
-            devices.memory,
+            max(one.memory for one in bytes_of_steps),
             sum(one.held_bytes for one in expected)
             + max((one.passing_bytes for one in expected), default=0),
-            devices.outputs,
-            devices.scratch + BESIDE_BYTES,
+            max(one.outputs for one in bytes_of_steps),
+            max(one.scratch for one in bytes_of_steps) + BESIDE_BYTES,
             budget_bytes(options, held),
         )
         memory.check(self.executable.ranks)
@@ -411,7 +423,9 @@ class Model:
             tape = self._tape(options)
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
             unchanged = set(range(len(program.inputs))) - changed
-            memory = self._checked_memory(machine, tape, given, options, keeps_state=True)
+            memory = self._checked_memory(
+                machine, tape, given, options, keeps_state=True, feed=between.feed
+            )
             machine.load(arrays, unchanged, tape, keeps_state=True)
             for step in range(first, first + steps):
                 if step > first:

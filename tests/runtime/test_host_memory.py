@@ -126,6 +126,18 @@ ENTRY main_spmd {
 }
 """  # noqa: E501
 APART = REPLICATED.replace(", sharding={replicated}", "")
+MOSTLY_EQUAL = """HloModule m, num_partitions=64
+ENTRY main_spmd {
+  x = f32[33554432] parameter(0), sharding={replicated}
+  a = f32[33554432] multiply(x, x)
+  s = f32[1] slice(a), slice={[0:1]}
+  p = u32[] partition-id()
+  i = f32[] convert(p)
+  e = f32[1] broadcast(i), dimensions={}
+  ROOT y = f32[1] add(s, e)
+}
+"""
+
 MIB = 1 << 20
 
 
@@ -175,23 +187,42 @@ def test_nothing_is_loaded_before_memory_is_refused():
 
 def test_more_memory_may_be_reserved_than_the_host_has():
     """64 ranks of 256 MiB, of which they share most and write a few pages besides."""
-    text = """HloModule m, num_partitions=64
-ENTRY main_spmd {
-  x = f32[33554432] parameter(0), sharding={replicated}
-  a = f32[33554432] multiply(x, x)
-  s = f32[1] slice(a), slice={[0:1]}
-  p = u32[] partition-id()
-  i = f32[] convert(p)
-  e = f32[1] broadcast(i), dimensions={}
-  ROOT y = f32[1] add(s, e)
-}
-"""
     options = ncc_compiler.CompileOptions(level=0)
-    model = ncc_runtime.load(ncc_compiler.compile_text(text, options), "trn2")
+    model = ncc_runtime.load(ncc_compiler.compile_text(MOSTLY_EQUAL, options), "trn2")
     told = model.host_memory()
     assert told.needed < 1 << 30 < 1 << 34 <= model.executable.ranks * model.executable.hbm_bytes
     run = model.run(seed=0, clock=False)
     np.testing.assert_allclose(np.diff(run.outputs[0][:, 0]), 1, rtol=1e-5)
+
+
+def test_steps_are_told_what_they_take_once_ranks_are_no_longer_equal():
+    text = """HloModule m, num_partitions=8
+ENTRY main_spmd {
+  x = f32[1048576] parameter(0), sharding={replicated}
+  p = u32[] partition-id()
+  i = f32[] convert(p)
+  s = f32[1048576] broadcast(i), dimensions={}
+  ROOT y = f32[1048576] add(x, s)
+}
+"""
+    model = ncc_runtime.load(ncc_compiler.compile_text(text))
+    runs = model.run_steps(3, feed={"out0": "arg0"}, seed=0, clock=False)
+    told = [run.host_memory for run in runs]
+    assert all(one is not None and one.ranks >= 2 * 8 * 4 * MIB for one in told)
+    assert model.host_memory().ranks < 2 * 8 * 4 * MIB  # of one run
+
+
+def test_addresses_that_the_system_refuses_are_one_message(tmp_path: Path):
+    """What is reserved counts under `ulimit -v`, whether it is written or not."""
+    neff = tmp_path / "m.neff"
+    options = ncc_compiler.CompileOptions(level=0)
+    ncc_compiler.compile_text(MOSTLY_EQUAL, options).save(neff)
+    nccrt = Path(sys.executable).with_name("nccrt")
+    script = f"ulimit -v {4 << 20}; exec {nccrt} run {neff} --no-clock"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "bytes of addresses, and the system refuses them" in line
 
 
 def test_the_command_says_it_as_json_and_in_text_where_it_is_much(

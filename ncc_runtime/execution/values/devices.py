@@ -165,6 +165,16 @@ class Devices:
         )
         self.layout = self._layout_of(tape, borrowed, lent)
 
+    def choose_next_layout(self, feed: Sequence[tuple[int, int]]) -> None:
+        """Choose the layout of the step after this one; pairs of an output and an input, by number.
+
+        All else is given to it as it was.
+        """
+        for output, number in feed:
+            ranks, _ = self.results[output]
+            self._labels[number] = self.layout.equal.equal_outputs[output][ranks]
+        self.layout = self._layout_of(self.layout.tape)
+
     def __enter__(self) -> "Devices":
         self._stack = contextlib.ExitStack()
         if self._computes:
@@ -395,10 +405,12 @@ class Devices:
         """What performs a round whenever it is called, in this layout."""
         tasks: list[HostTask] = []
         calls: list[Callable[[], object]] = []
-        fresh: list[RowBatch] = []  # which look up their arrays each time
+        fresh: list[RowBatch] = []  # whose tasks are made each time
         for batch in one.batches:
             if batch.collective is not None:
-                if self._touches(batch, self.layout.moved):
+                # of large ones views and registers would take more memory than their making time
+                is_large = self.evaluation(batch).work >= SPLIT_WORK
+                if is_large or self._touches(batch, self.layout.moved):
                     fresh.append(batch)
                 else:
                     tasks += self._tasks(batch)

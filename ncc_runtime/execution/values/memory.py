@@ -8,6 +8,7 @@ import mmap
 
 import numpy as np
 
+from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import ALIGNMENT
 
 PAGE, HUGE_PAGE = 4096, 2 << 20
@@ -22,7 +23,14 @@ class Arena:
 
     def __init__(self, ranks: int, hbm_bytes: int) -> None:
         stride = max(ALIGNMENT, -(-hbm_bytes // ALIGNMENT) * ALIGNMENT)
-        self.bytes = _zeros(ranks * stride).reshape(ranks, stride)
+        try:
+            self.bytes = _zeros(ranks * stride).reshape(ranks, stride)
+        except (OSError, MemoryError) as error:
+            raise InputError(
+                f"the memory of {ranks} ranks takes {ranks * stride} bytes of addresses, and the "
+                "system refuses them (`ulimit -v` says how many it gives); --no-values predicts "
+                "the time without them"
+            ) from error
 
     @property
     def ranks(self) -> int:
