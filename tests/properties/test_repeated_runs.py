@@ -11,6 +11,9 @@ import ncc_compiler
 import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
 from ncc_runtime.execution.values import devices
+from ncc_runtime.execution.values.kernels.bound import bound
+from ncc_runtime.neff.program import FusedInstr, Fusion, ValueType
+from ncc_runtime.neff.shared.dtypes import DType
 from tests.draws_graphs import Case, cases
 from tests.draws_loops import inputs_of, looping_modules
 from tests.example_count import examples
@@ -76,3 +79,17 @@ ENTRY main {
     inputs = [np.full((2, 3, 2), value, np.float32) for value in (1.5, -0.1)]
     for array in (*inputs, *inputs):
         np.testing.assert_array_equal(model.run([array], clock=False).outputs[0], array + array)
+
+
+def test_results_that_lie_on_one_another_s_operands_are_saved_first():
+    """Two values swap places; each is its operand in another shape, so nothing computes it anew."""
+    program = ncc_compiler.compile_text("ENTRY e { ROOT x = f32[1] parameter(0) }").program
+    flat, square = ValueType(DType.F32, (8,)), ValueType(DType.F32, (2, 4))
+    body = (FusedInstr("reshape", (2,), (0,)), FusedInstr("reshape", (3,), (1,)))
+    fusion = Fusion("swapped", (flat, flat, square, square), 2, body, (3, 2))
+    memory = np.arange(16, dtype=np.float32).reshape(1, 16)  # of one rank: without gaps
+    operands = [memory[:, :8], memory[:, 8:]]
+    results = [one.reshape(1, 2, 4) for one in operands]
+    for call in bound(program, fusion, np.arange(1), operands, results, [False, False]):
+        call()
+    assert memory[0].tolist() == [*range(8, 16), *range(8)]

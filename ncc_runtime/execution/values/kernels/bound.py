@@ -79,9 +79,16 @@ def bound(
             if value.array is not places.get(number):
                 places.pop(number, None)
             values[number] = value if number in any_layout else binding.contiguous(value)
-    for number, place in zip(fusion.results, results, strict=True):
-        if places.get(number) is not place:
-            binding.copy(values[number].array, place)
+    left = [
+        (values[number].array, place)
+        for number, place in zip(fusion.results, results, strict=True)
+        if places.get(number) is not place
+    ]
+    if len(results) > 1 and not all(is_apart):
+        # a result may be an operand as it is, which must outlive the writing of the others
+        left = [(binding.saved(array, operands), place) for array, place in left]
+    for array, place in left:
+        binding.copy(array, place)
     return binding.calls
 
 
@@ -96,6 +103,14 @@ class _Binding:
     def copy(self, source: np.ndarray, target: np.ndarray) -> None:
         """Write what the source holds then into the target."""
         self.calls.append(functools.partial(np.copyto, target, source, casting="unsafe"))
+
+    def saved(self, array: np.ndarray, operands: Arrays) -> np.ndarray:
+        """The array, or a copy of it if it may lie in the memory of operands."""
+        if not any(np.may_share_memory(array, operand) for operand in operands):
+            return array
+        place = np.empty_like(array, order="C")
+        self.copy(array, place)
+        return place
 
     def contiguous(self, value: _Value) -> _Value:
         """The value laid out row by row."""
