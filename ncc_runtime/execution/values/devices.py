@@ -34,8 +34,10 @@ from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.nan_bits import results_of_any_nan
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
 from ncc_runtime.execution.values.output_arrays import OutputArrays
+from ncc_runtime.execution.values.tape_values import TapeValues, are_together
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -119,7 +121,8 @@ class Devices:
         self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
         self._layouts: dict[object, RowLayout] = {}
         self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
-        self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
+        self._plans: dict[object, BlockPlan | None] = {}  # by queue, row and results of any NaN
+        self._values: dict[Tape, TapeValues | None] = {}  # where ranks perform rows together
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
         self.output_arrays = OutputArrays(self._threads)
         self._constants_in: dict[int, np.ndarray] = {}  # by buffer, the rows that hold it
@@ -490,10 +493,11 @@ class Devices:
 
     def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "RowLayout":
         program = self.executable.program
-        if tape is None:
-            equal = EqualRanks.nothing(program)
-        else:
-            equal = equal_ranks(tape, self._normal_forms, self._labels)
+        equal = EqualRanks.nothing(program)
+        of_any_nan: Mapping[object, Set[int]] = {}
+        if tape is not None and (values := self._values_of(tape)) is not None:
+            equal = equal_ranks(values, self._labels)
+            of_any_nan = results_of_any_nan(values)
         buffer_of = [tensor.buffer for tensor in program.tensors]
         moved: dict[int, np.ndarray] = {}
         for (_, tensor), labels in zip(self._inputs, self._labels, strict=False):
@@ -508,7 +512,7 @@ class Devices:
                 row[used] = np.arange(len(used))
                 moved[buffer_of[tensor]] = row
                 lent_rows[tensor] = len(used)
-        layout = RowLayout(equal, tape, borrowed, lent_rows, buffer_of, moved)
+        layout = RowLayout(equal, tape, borrowed, lent_rows, buffer_of, moved, of_any_nan)
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
         # of the ranks that read a row of an input, the first one's is written there
@@ -812,17 +816,26 @@ class Devices:
         else:
             one.plan.run(one.call.ranks, operands, places, part)
 
-    def _plan_of(self, queue: EngineQueue, row: int, call: KernelCall) -> BlockPlan | None:
+    def _values_of(self, tape: Tape) -> TapeValues | None:
+        """The values of a tape, if all ranks perform its rows together."""
+        if tape not in self._values:
+            values = TapeValues(tape, self._normal_forms) if are_together(tape) else None
+            self._values[tape] = values
+        return self._values[tape]
+
+    def _plan_of(self, number: int, row: int, call: KernelCall) -> BlockPlan | None:
         """How an instruction is computed block by block; None if it is small or of another kind."""
-        instr, program = queue.table[row], call.program
+        queue, program = self.executable.queues[number], call.program
+        assert isinstance(queue, EngineQueue), queue.name
         if self._checked:
             return None
-        key = (id(queue), row)
+        of_any_nan = frozenset(self.layout.of_any_nan.get((number, row), ()))
+        key = number, row, of_any_nan
         if key not in self._plans:
             self._plans[key] = None
-            fusion = fusion_of(program, instr)
+            fusion = fusion_of(program, queue.table[row])
             if fusion is not None and can_be_cut(fusion):
-                self._plans[key] = BlockPlan(program, fusion)
+                self._plans[key] = BlockPlan(program, fusion, of_any_nan)
         plan = self._plans[key]
         return plan if plan and plan.rank_bytes * len(call.ranks) >= SMALL_BYTES else None
 
@@ -880,7 +893,7 @@ class Devices:
                 results=tuple(program.tensors[tensor] for tensor in instr.results),
                 ranks=some,
             )
-            plan = None if is_any else self._plan_of(queue, row, call)
+            plan = None if is_any else self._plan_of(number, row, call)
             if plan is not None:
                 overlaps = self._overlaps(instr, plan)
             else:
@@ -974,6 +987,8 @@ class RowLayout:
     buffer_of: Sequence[int]  # by tensor
     moved: Mapping[int, np.ndarray]
     """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
+    of_any_nan: Mapping[object, Set[int]]
+    """By queue and row, the results, by position, whose NaNs may be any."""
     input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
     """The rows in which each input lies, and those of what is given that are written there."""
     output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)

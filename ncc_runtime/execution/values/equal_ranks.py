@@ -2,17 +2,15 @@
 
 Global value numbering, over ranks instead of names: two ranks are equal in a value if it is made by
 the same operations from operands in which they are equal (Alpern, Wegman and Zadeck, POPL 1988;
-XLA's replication analysis asks the same). Values are those of static single assignment: what a row
-writes into a buffer, and, where paths meet, one of several such. All ranks start in one class of
-each value, and classes are split until nothing splits them any more. The smallest rank of a class
-performs for it: it alone computes, in its own memory, and the others read there.
+XLA's replication analysis asks the same). All ranks start in one class of each value, and classes
+are split until nothing splits them any more. The smallest rank of a class performs for it: it alone
+computes, in its own memory, and the others read there.
 
 Why they may. Ranks perform rows of a tape together. So when a rank reads a value in the memory of
 q, which performs for it, q performs the same row, as long as both have taken the same branches. In
 the memory of q nothing is written but what q itself performs, at the place of the tape where it
-does.
-What q writes over the value comes behind q's own reads of it, in a later round: that is what the
-proof of races says of one rank, and the other rank reads in the same row. Where ranks take
+does. What q writes over the value comes behind q's own reads of it, in a later round: that is what
+the proof of races says of one rank, and the other rank reads in the same row. Where ranks take
 different branches, who performs for them must take theirs: what is read inside of a block is stored
 apart for ranks whose predicates differ, unless nothing ever writes over it.
 
@@ -23,16 +21,14 @@ always right: it is what is done without all this.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.scheduler import RowBatch
-from ncc_runtime.execution.tape import BlockTape, Nodes, Tape
 from ncc_runtime.execution.values.normal_form import NormalForm
-from ncc_runtime.lowering.executable import EngineQueue
-from ncc_runtime.neff.program import READ_ONLY, Program, TensorId
+from ncc_runtime.execution.values.tape_values import TapeRow, TapeValues
+from ncc_runtime.neff.program import Program
 
 SMALL_BYTES = 64 * 1024
 """Buffers that take less, on all ranks together, are stored by every rank: what is small costs a
@@ -126,25 +122,17 @@ class _Partitions:
         return functools.reduce(self.refined, some, self.same)
 
 
-def equal_ranks(
-    tape: Tape, forms: Mapping[int, NormalForm], inputs: Sequence[np.ndarray]
-) -> EqualRanks:
+def equal_ranks(values: TapeValues, inputs: Sequence[np.ndarray]) -> EqualRanks:
     """What is equal while a tape is played, where `inputs` say what is equal in each input.
 
-    Those are labels, (ranks,): ranks with the same label have the same. `forms` are the normal
-    forms of collectives. Nothing is where ranks do not perform all rows together.
+    Those are labels, (ranks,): ranks with the same label have the same. Ranks must perform all rows
+    of the tape together (`tape_values.are_together`).
     """
-    executable = tape.executable
-    batches = (batch for one in tape.rounds for batch in one.batches)
-    is_together = all(len(batch.ranks) == executable.ranks for batch in batches)
-    if len(executable.stages) > 1 or tape.row_by_row or not is_together:
-        return EqualRanks.nothing(executable.program)
-    partitions = _Partitions(executable.ranks)
-    values = _TapeValues(tape, forms, partitions, inputs)
-    equal = _split(partitions, values)
+    partitions = _Partitions(values.program.ranks)
+    equal = _split(partitions, values, inputs)
     stored, performed = _stored(partitions, values, equal)
     places = [partitions.arrays[number] for number in stored]
-    used: list[list[np.ndarray]] = [[] for _ in executable.program.buffers]
+    used: list[list[np.ndarray]] = [[] for _ in values.program.buffers]
     for value, buffer in enumerate(values.buffer):
         used[buffer].append(places[value])
     return EqualRanks(
@@ -166,189 +154,25 @@ def equal_ranks(
     )
 
 
-@attrs.frozen(eq=False)
-class _Row:
-    """An instruction or a collective; operands and results as values."""
-
-    key: object  # queue and row, or placeholder
-    operands: tuple[int, ...]
-    results: tuple[int, ...]
-    blocks: tuple[int, ...]  # around it
-    overlapped: tuple[int, ...]  # operands where results are written
-    rest: tuple[int, ...]  # values of which results write over a part
-    is_of_rank: bool
-    split: "_Split | None"
-
-
-_Split = Callable[[Sequence[Partition]], list[Partition]]
-"""Which ranks are equal in the results of a collective, from those that are so in its operands."""
-
-
-class _TapeValues:
-    """A tape in static single assignment: what each row writes, and what others read of it."""
-
-    def __init__(
-        self,
-        tape: Tape,
-        forms: Mapping[int, NormalForm],
-        partitions: _Partitions,
-        inputs: Sequence[np.ndarray],
-    ) -> None:
-        self._executable, self._forms, self._each = tape.executable, forms, partitions.each
-        program = self.program = tape.executable.program
-        self.buffer: list[int] = []  # by value
-        self.given: dict[int, int] = {}  # the partitions of inputs, by value
-        self.met: dict[int, list[int]] = {}  # by value where paths meet, those that come there
-        self.rows: list[_Row] = []
-        self.predicates: dict[int, int] = {}  # by block
-        self.around: dict[int, tuple[int, ...]] = {}  # by block, those around it
-        self._buffer_of = [int(tensor.buffer) for tensor in program.tensors]
-        now: dict[int, int] = {}  # by buffer
-        self.constants = {int(buffer): self._new(int(buffer)) for buffer in program.constants}
-        now.update(self.constants)
-        for tensor, labels in zip(program.inputs, inputs, strict=True):
-            value = self._new(self._buffer_of[tensor])
-            now[self._buffer_of[tensor]] = value
-            self.given[value] = partitions.number(labels)
-        self.inputs = [now[self._buffer_of[tensor]] for tensor in program.inputs]
-        donated = program.donated()
-        for output, source in donated.items():  # it holds what its input held until it is written
-            now[int(output)] = now[int(source)]
-        self.is_fixed = [  # by buffer, whether nothing is ever written where it lies
-            buffer.kind in READ_ONLY and number not in donated.values()
-            for number, buffer in enumerate(program.buffers)
-        ]
-        now = self._walk(tape.nodes, now, ())
-        self.outputs = [self._read(now, tensor) for tensor in program.outputs]
-
-    def _new(self, buffer: int) -> int:
-        self.buffer.append(buffer)
-        return len(self.buffer) - 1
-
-    def _read(self, now: dict[int, int], tensor: int) -> int:
-        buffer = self._buffer_of[tensor]
-        if buffer not in now:  # nothing has written it: no rank is known to equal another
-            now[buffer] = self._new(buffer)
-            self.given[now[buffer]] = self._each
-        return now[buffer]
-
-    def _walk(self, nodes: Nodes, now: dict[int, int], blocks: tuple[int, ...]) -> dict[int, int]:
-        """The values of buffers behind some nodes, from those before."""
-        for node in nodes:
-            if not isinstance(node, BlockTape):
-                for batch in node.batches:
-                    self._perform(batch, now, blocks)
-                continue
-            inside, self.around[node.block] = (*blocks, node.block), blocks
-            predicate = self.program.blocks[node.block].predicate
-            written = sorted(self._written((*node.before, *node.body)))
-            if node.is_loop:
-                for buffer in written:
-                    value = self._new(buffer)
-                    self.met[value] = [now[buffer]] if buffer in now else []
-                    now[buffer] = value
-                heads = dict(now)
-                now = self._walk(node.before, now, inside)
-                self.predicates[node.block] = self._read(now, predicate)
-                ends = self._walk(node.body, dict(now), inside)
-                for buffer in written:
-                    self.met[heads[buffer]].append(ends[buffer])
-            else:
-                self.predicates[node.block] = self._read(now, predicate)
-                ends = self._walk(node.body, dict(now), inside)
-                for buffer in written:
-                    value = self._new(buffer)
-                    self.met[value] = [ends[buffer], *([now[buffer]] if buffer in now else [])]
-                    now[buffer] = value
-        return now
-
-    def _written(self, nodes: Nodes) -> set[int]:
-        """The buffers that some nodes write."""
-        found = set()
-        for node in nodes:
-            if isinstance(node, BlockTape):
-                found |= self._written((*node.before, *node.body))
-            else:
-                for batch in node.batches:
-                    _, results = self._tensors(batch)
-                    found |= {self._buffer_of[tensor] for tensor in results}
-        return found
-
-    def _tensors(self, batch: RowBatch) -> tuple[Sequence[int], Sequence[int]]:
-        """Operands and results of a row."""
-        queue = self._executable.queues[batch.queue]
-        if batch.collective is not None:
-            number = batch.collective.placeholder
-            if not self._forms[number].classes:
-                return (), ()  # a barrier writes nothing
-            placeholder = self.program.placeholders[number]
-            return placeholder.operands, placeholder.results
-        if isinstance(queue, EngineQueue):
-            instr = queue.table[batch.row]
-            return instr.operands, instr.results
-        return (), ()
-
-    def _perform(self, batch: RowBatch, now: dict[int, int], blocks: tuple[int, ...]) -> None:
-        """Add a row."""
-        read, written = self._tensors(batch)
-        if not written:
-            return
-        key: object = batch.queue, batch.row
-        split, is_of_rank = None, False
-        tensors = self.program.tensors
-        if batch.collective is not None:
-            key = batch.collective.placeholder
-            sizes = [tensors[TensorId(tensor)].elements for tensor in written]
-            split = functools.partial(equal_results, self._forms[key], sizes)
-        else:
-            queue = self._executable.queues[batch.queue]
-            assert isinstance(queue, EngineQueue), queue.name
-            instr = queue.table[batch.row]
-            fusion = self.program.fusion_of(instr)
-            body = () if fusion is None else fusion.body
-            is_of_rank = not _OF_RANK.isdisjoint({instr.opcode, *(step.opcode for step in body)})
-        operands = tuple(self._read(now, tensor) for tensor in read)
-        overlapped = tuple(
-            value
-            for tensor, value in zip(read, operands, strict=True)
-            if any(_overlap(self.program, tensor, result) for result in written)
-        )
-        rest = []
-        for tensor in written:
-            buffer = self._buffer_of[tensor]
-            is_part = tensors[TensorId(tensor)].size_bytes < self.program.buffers[buffer].size_bytes
-            if is_part and buffer in now:
-                rest.append(now[buffer])
-        results = tuple(self._new(self._buffer_of[tensor]) for tensor in written)
-        now.update({self.buffer[value]: value for value in results})
-        self.rows.append(
-            _Row(key, operands, results, blocks, overlapped, tuple(rest), is_of_rank, split)
-        )
-
-
-def _overlap(program: Program, one: int, other: int) -> bool:
-    """Whether two tensors share memory."""
-    start, begin = program.address(one), program.address(other)
-    size, length = (program.tensors[TensorId(tensor)].size_bytes for tensor in (one, other))
-    return start < begin + length and begin < start + size
-
-
-def _split(partitions: _Partitions, values: _TapeValues) -> list[int]:
+def _split(partitions: _Partitions, values: TapeValues, inputs: Sequence[np.ndarray]) -> list[int]:
     """By value, the partition of the ranks into those that are equal: the coarsest fixed point."""
     equal = [partitions.same] * len(values.buffer)
-    for value, partition in values.given.items():
-        equal[value] = partition
+    for value, labels in zip(values.inputs, inputs, strict=True):
+        equal[value] = partitions.number(labels)
+    for value in values.unwritten:
+        equal[value] = partitions.each
     known: dict[object, list[int]] = {}  # by collective and partitions of its operands
 
-    def of_results(row: _Row) -> list[int]:
+    def of_results(row: TapeRow) -> list[int]:
         paths = [equal[values.predicates[block]] for block in row.blocks]
         own = partitions.all_refined([*paths, *(equal[value] for value in row.rest)])
         operands = tuple(equal[value] for value in row.operands)
-        if row.split is None:
-            one = partitions.each if row.is_of_rank else partitions.all_refined([own, *operands])
+        if row.form is None:
+            is_of_rank = _is_of_rank(values.program, row)
+            one = partitions.each if is_of_rank else partitions.all_refined([own, *operands])
             return [one] * len(row.results)
         if (row.key, operands) not in known:
-            split = row.split([partitions.arrays[number] for number in operands])
+            split = equal_results(row.form, row.sizes, [partitions.arrays[k] for k in operands])
             known[row.key, operands] = [partitions.number(labels) for labels in split]
         found = [partitions.refined(own, one) for one in known[row.key, operands]]
         places = {values.buffer[value] for value in row.results}
@@ -367,8 +191,16 @@ def _split(partitions: _Partitions, values: _TapeValues) -> list[int]:
     return equal
 
 
+def _is_of_rank(program: Program, row: TapeRow) -> bool:
+    """Whether what an instruction computes depends on the rank."""
+    assert row.instr is not None, "an instruction"
+    fusion = program.fusion_of(row.instr)
+    body = () if fusion is None else fusion.body
+    return not _OF_RANK.isdisjoint({row.instr.opcode, *(step.opcode for step in body)})
+
+
 def _stored(
-    partitions: _Partitions, values: _TapeValues, equal: Sequence[int]
+    partitions: _Partitions, values: TapeValues, equal: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """By value, where each rank's bytes lie; by row, who performs it for whom."""
     stored = list(equal)
@@ -408,7 +240,7 @@ def _stored(
     given_away = {
         value
         for row in values.rows
-        if row.split is not None
+        if row.form is not None
         for value in row.results
         if value in values.outputs
     }

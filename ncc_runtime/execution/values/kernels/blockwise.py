@@ -89,13 +89,17 @@ class _LoopLevel:
 class BlockPlan:
     """A fusion as levels, and where its values lie; made once, used by all threads."""
 
-    def __init__(self, program: Program, fusion: Fusion) -> None:
+    def __init__(
+        self, program: Program, fusion: Fusion, of_any_nan: Set[int] = frozenset()
+    ) -> None:
+        """`of_any_nan` are results, by position, whose NaNs may be any."""
         self.program = program
         self.fusion = fusion
         self._cut = self._cuts()
         self.levels = self._levels()
         self._views = read_in_any_layout(fusion)
-        self._observed = observed_values(program, fusion)
+        seen = [value for k, value in enumerate(fusion.results) if k not in of_any_nan]
+        self._observed = observed_values(program, fusion, seen)
         self.kept = self._kept_values()
         self.kept_steps = _KeptSteps()
         self.is_of_rank = any(step.opcode in ("partition-id", "replica-id") for step in fusion.body)
@@ -407,9 +411,11 @@ class BlockPlan:
         return value in self._views
 
 
-def observed_values(program: Program, fusion: Fusion) -> frozenset[int]:
+def observed_values(
+    program: Program, fusion: Fusion, seen: Iterable[int] | None = None
+) -> frozenset[int]:
     """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
-    observed = set(fusion.results)
+    observed = set(fusion.results if seen is None else seen)
     for step in fusion.body:
         if step.opcode in (CONSTANT, "dot"):
             continue
@@ -504,7 +510,8 @@ class _Ranks:
         call = KernelCall(self._plan.program, step.opcode, step.attributes, types, self._ranks)
         given = [self._results.get(value) for value in step.results]
         operands = [self._values[value] for value in step.operands]
-        arrays = fused_step(call, step, operands, given[0])
+        any_nans = not any(self._plan.is_observed(value) for value in step.results)
+        arrays = fused_step(call, step, operands, given[0], any_nans=any_nans)
         for value, array, place in zip(step.results, arrays, given, strict=True):
             if place is not None:
                 if array is not place:
@@ -699,7 +706,8 @@ class _BlockStep:
         operands = [values[value] for value in step.operands]
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
-        arrays = fused_step(self._call, step, operands, self._out)
+        any_nans = not self._is_observed
+        arrays = fused_step(self._call, step, operands, self._out, any_nans=any_nans)
         for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
             if value in values:
                 values[value][...] = array

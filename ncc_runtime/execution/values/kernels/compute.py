@@ -24,10 +24,13 @@ from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion
 from ncc_runtime.neff.shared.dtypes import scalar
 
 
-def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+def compute(
+    call: KernelCall, operands: Arrays, out: np.ndarray | None = None, *, any_nans: bool = False
+) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor.
 
-    They may lie in `out`, memory for the first one; what it holds is else undefined.
+    They may lie in `out`, memory for the first one; what it holds is else undefined. NaNs that are
+    computed are canonical, unless they may be any.
     """
     if not any(math.prod(result.shape) for result in call.results):
         # Kernels may make arrays as long as one dimension; beside an empty one it may be any size.
@@ -41,7 +44,7 @@ def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
         results = dot(call, operands, out)
     else:
         results = KERNELS[call.opcode](call, operands)
-    if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
+    if any_nans or shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
         return results
     return [canonical_nans(result) for result in results]
 
@@ -150,11 +153,16 @@ def _fused(fusion: Fusion, call: KernelCall, operands: Arrays) -> Arrays:
 
 
 def fused_step(
-    call: KernelCall, step: FusedInstr, operands: Arrays, out: np.ndarray | None = None
+    call: KernelCall,
+    step: FusedInstr,
+    operands: Arrays,
+    out: np.ndarray | None = None,
+    *,
+    any_nans: bool = False,
 ) -> Arrays:
-    """The results of one row of a fusion, perhaps in `out`."""
+    """The results of one row of a fusion, as `compute` gives them."""
     if step.opcode != CONSTANT:
-        return compute(call, operands, out)
+        return compute(call, operands, out, any_nans=any_nans)
     assert step.constant is not None, "a constant of a fusion has a value"
     dtype = call.results[0].dtype
     return [np.full(len(call.ranks), scalar(step.constant, dtype), dtype.numpy)]
