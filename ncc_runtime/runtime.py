@@ -37,7 +37,6 @@ from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
 from ncc_runtime.host_memory import check_budget, check_slice
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
-from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
@@ -816,6 +815,8 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
         return neff
     if isinstance(neff, list | tuple):
         return _joint_program(neff)
+    from ncc_runtime.neff import container
+
     if isinstance(neff, str | os.PathLike):
         return container.load(Path(neff))
     if isinstance(neff, bytes):

@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +25,8 @@ def folders() -> Iterator[Path]:
         if cache.is_absolute():  # without a home it is not
             cache.mkdir(parents=True, exist_ok=True)
             yield cache
+    import tempfile
+
     folder = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, exist_ok=True)

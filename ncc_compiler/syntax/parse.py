@@ -77,9 +77,9 @@ def _lark() -> Lark:
     text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
     version = hashlib.sha256(f"{sys.version}\n{lark.__version__}\n{__name__}\n{text}".encode())
     version.update(Path(__file__).read_bytes())
-    places = [folder / f"grammar-{version.hexdigest()[:16]}.tables" for folder in folders()]
-    for place in places:
-        if (tables := kept(place)) is not None:
+    name = f"grammar-{version.hexdigest()[:16]}.tables"
+    for folder in folders():
+        if (tables := kept(folder / name)) is not None:
             return Lark.load(io.BytesIO(tables))
     parser = Lark(
         text,
@@ -91,7 +91,7 @@ def _lark() -> Lark:
     )
     saved = io.BytesIO()
     parser.save(saved)
-    any(keep(place, saved.getvalue()) for place in places)  # in the first that can be written
+    any(keep(folder / name, saved.getvalue()) for folder in folders())  # in the first that can be
     return parser
 
 
