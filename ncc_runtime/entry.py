@@ -20,8 +20,8 @@ NEW_CONTAINERS = 500_000
 """Objects made between collections of cycles: few are garbage, and each pass walks over all."""
 
 
-def run(load: "Callable[[], Callable[[], int]]") -> int:
-    """Load a command and run it; returns the exit code."""
+def run(name: str, load: "Callable[[], Callable[[], int]]") -> int:
+    """Load the command of that name and run it; returns the exit code."""
     handler = _signal.getsignal(_signal.SIGINT)
     takes_interrupts = handler is _signal.default_int_handler  # not so in the background of a shell
     if takes_interrupts:
@@ -31,11 +31,15 @@ def run(load: "Callable[[], Callable[[], int]]") -> int:
     # Products are computed on one thread, whatever the processors (values/devices.py). Told so
     # before numpy loads it, OpenBLAS starts no others, which would spin while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from ncc_runtime.record_code import used_for
+
+    record_code = used_for(name)
     command = load()
     if takes_interrupts:
         _signal.signal(_signal.SIGINT, handler)
     try:
         code = command()
+        record_code.save()
         if takes_interrupts:  # all is done and written
             _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
     except KeyboardInterrupt:
@@ -56,4 +60,4 @@ def main() -> int:
 
         return main
 
-    return run(load)
+    return run("nccrt", load)

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
     CACHE: set(),
+    "ncc_runtime.record_code": {CACHE},
     "ncc_runtime.progress_bar": {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.options": {ERRORS},
