@@ -9,7 +9,8 @@ a reference until the end: to one value where all ranks are alike, to a column t
 or to the plan's own offsets (`PickedRows`, `TableRows`, `MemberRows`; a `GrowingColumn` has them).
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -156,7 +157,7 @@ class GrowingColumn:
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks) and forget the rows."""
         at = 0
-        for part in self._parts:
+        for part in _joined(self._parts):
             part.write(out[at : at + len(part)])
             at += len(part)
         self._parts.clear()
@@ -178,14 +179,32 @@ class GrowingColumn:
         return np.broadcast_to(column, shape) if is_alike else column
 
 
+def _joined(parts: Sequence[Rows]) -> Iterator[Rows]:
+    """The same rows in fewer parts: picked rows that follow each other are one table."""
+    for is_picked, some in itertools.groupby(parts, lambda part: isinstance(part, PickedRows)):
+        if not is_picked:
+            yield from some
+            continue
+        rows: list[Row] = []
+        index: list[np.ndarray] = []
+        for part in some:
+            assert isinstance(part, PickedRows)
+            first = len(rows)
+            rows += part.rows
+            index.append(np.arange(len(part.rows)) if part.index is None else part.index)
+            index[-1] = index[-1] + first
+        yield PickedRows(rows, np.concatenate(index))
+
+
 T = TypeVar("T")
 
 
 def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
-    """The objects, each once, and which of them stands where."""
-    ids = np.fromiter(map(id, objects), np.int64, len(objects))
-    _, first, index = np.unique(ids, return_index=True, return_inverse=True)
-    return [objects[at] for at in first.tolist()], index
+    """The objects, each once in the order in which they first come, and which stands where."""
+    by_id = {id(each): each for each in objects}
+    numbers = dict(zip(by_id, itertools.count(), strict=False))
+    index = np.fromiter(map(numbers.__getitem__, map(id, objects)), np.int64, len(objects))
+    return list(by_id.values()), index
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
@@ -194,7 +213,7 @@ def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         widths = np.array([len(row) for row in some])
-        for width in np.unique(widths).tolist():
+        for width in dict.fromkeys(widths.tolist()):
             where = np.flatnonzero(widths == width)
             same_width = np.concatenate([some[at] for at in where.tolist()])
             out[first + where] = same_width.reshape(len(where), width)
