@@ -355,7 +355,7 @@ class Model:
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
-            self.executable.check_all_ranks_have_columns()
+            self.executable.check_is_whole()
         if options.values and self.executable.ignores_memory:
             raise InputError(
                 "the program takes more memory than a rank has, which was ignored to time it: it "
@@ -467,7 +467,7 @@ class Model:
         faults = as_faults(options.faults)
         executable, clock = self.executable, None
         notes: tuple[str, ...] = ()
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         inputs = arrays
         if inputs is None:
             sized, notes = assumed(executable)
@@ -515,7 +515,7 @@ class Model:
         options = options or RunOptions()
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
-        self.executable.check_all_ranks_have_columns()
+        self.executable.check_is_whole()
         if options.verify:
             self._check_proofs()
 

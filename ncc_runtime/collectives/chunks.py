@@ -5,6 +5,7 @@ chunk k moves chunk k of each extent: several tensors in one operator, and chunk
 one piece, are several extents.
 """
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -36,8 +37,17 @@ class Extent:
         return self.offsets.shape[1]
 
     def size(self, chunk: np.ndarray) -> np.ndarray:
-        """The size of chunk `chunk[m]` at every member m, (members,)."""
+        """The size of chunk `chunk[m]` at every member m, (members,); one cell where all are equal.
+
+        A plan for thousands of members has thousands of such columns.
+        """
+        if self._has_one_size:
+            return np.broadcast_to(self.sizes.flat[0], len(chunk))
         return self._picked(self.sizes, chunk)
+
+    @functools.cached_property
+    def _has_one_size(self) -> bool:
+        return self.sizes.size > 0 and bool((self.sizes == self.sizes.flat[0]).all())
 
     def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Location:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""

@@ -105,7 +105,7 @@ class Laboratory:
         side may take `memory_bytes` of this host; None: 80 % of what is free.
         """
         self.memory_bytes = memory_bytes
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         self.executable = executable
         self._inputs = inputs
         self._arrays: list[np.ndarray] | None = None

@@ -224,7 +224,7 @@ def narrowed(column: np.ndarray) -> np.ndarray:
     if column.size == 0:
         return column
     dtype = np.int32 if int(column.max()) <= np.iinfo(np.int32).max else np.int64
-    if (column == column[:, :1]).all():
+    if column.strides[1] == 0 or (column == column[:, :1]).all():
         return np.broadcast_to(column[:, :1].astype(dtype), column.shape)
     narrow = column.astype(dtype, copy=False)
     narrow.setflags(write=False)
@@ -408,18 +408,19 @@ class DescriptorRun:
 class DescriptorCells:
     """Addresses and sizes of consecutive rows."""
 
-    sources: Sequence[MemberRows]  # the first of every row, the second …; IDLE beyond the last
-    target: MemberRows
-    size: MemberRows
-    second_target: MemberRows | None = None
+    sources: Sequence[Rows]  # the first of every row, the second …; IDLE beyond the last
+    target: Rows
+    size: Rows
+    second_target: Rows | None = None
     registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
 class DmaRing:
     """One DMA ring on every rank."""
 
-    def __init__(self, everybody: np.ndarray) -> None:
+    def __init__(self, everybody: np.ndarray, *, has_addresses: bool) -> None:
         self._everybody = everybody
+        self._address = np.int64 if has_addresses else np.int8  # all are 0 then
         ranks = self._ranks = len(everybody)
         self._heads: list[np.ndarray] = []  # (rows, 4): opcode, placeholder, round, divisor
         self._rows = 0
@@ -434,8 +435,8 @@ class DmaRing:
         self._reads: list[IncrementColumns] = []
         self._owners: list[GrowingColumn] = []
         self._sources: list[GrowingColumn] = []
-        self._target = GrowingColumn(ranks, np.int64)
-        self._second_target = GrowingColumn(ranks, np.int64)
+        self._target = GrowingColumn(ranks, self._address)
+        self._second_target = GrowingColumn(ranks, self._address)
         self._size = GrowingColumn(ranks, np.int64)
         self._registers = [GrowingColumn(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
@@ -499,7 +500,7 @@ class DmaRing:
             )
         # addresses and sizes
         while len(self._sources) < len(cells.sources):
-            self._sources.append(GrowingColumn(self._ranks, np.int64))
+            self._sources.append(GrowingColumn(self._ranks, self._address))
         self._target.extend(cells.target)
         self._size.extend(cells.size)
         padded = [
@@ -551,7 +552,8 @@ class DmaRing:
     def _source_addresses(self) -> np.ndarray:
         """Addresses, (rows, ranks, k)."""
         # written source by source, as (rows, ranks) that are contiguous, and turned at the end
-        addresses: np.ndarray = np.empty((len(self), len(self._sources), self._ranks), np.int64)
+        shape = len(self), len(self._sources), self._ranks
+        addresses: np.ndarray = np.empty(shape, self._address)
         for number, column in enumerate(self._sources):
             column.pad(len(self))
             column.write(addresses[:, number])
