@@ -174,6 +174,29 @@ class ObjectCode:
     data: bytes
 
 
+@contextlib.contextmanager
+def _without_wrapping() -> Iterator[None]:
+    """Compile indices as they are: in Python -1 is the last, and numba asks each whether it is.
+
+    No index of the kernel is negative. A fifth of its time went into the question, for it does
+    little else than follow numbers of records.
+    """
+    from numba.np import arrayobj
+
+    def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
+        return context.cast(builder, index, kind, arrayobj.types.intp)
+
+    wrapping = getattr(arrayobj, "fix_integer_index", None)
+    if wrapping is None:  # of a numba that does it otherwise
+        yield
+        return
+    arrayobj.fix_integer_index = as_it_is
+    try:
+        yield
+    finally:
+        arrayobj.fix_integer_index = wrapping
+
+
 def _compiled() -> ObjectCode:
     """The kernel compiled by numba, all in one function."""
     import numba
@@ -198,7 +221,8 @@ def _compiled() -> ObjectCode:
     entry = functions[kernel.run.__name__]
     state = ClockState(*(np.zeros(1, kind) for kind in _KINDS))
     signature = (typeof(state),)
-    entry.compile(signature)
+    with _without_wrapping():
+        entry.compile(signature)
     compiled = entry.overloads[signature]
     _, _, (data, _) = compiled.library.serialize_using_object_code()
     return ObjectCode(compiled.fndesc.llvm_func_name, data)
