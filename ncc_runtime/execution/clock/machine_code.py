@@ -181,10 +181,11 @@ def _without_wrapping() -> Iterator[None]:
     No index of the kernel is negative. A fifth of its time went into the question, for it does
     little else than follow numbers of records.
     """
+    from numba.core.types import intp
     from numba.np import arrayobj
 
     def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
-        return context.cast(builder, index, kind, arrayobj.types.intp)
+        return context.cast(builder, index, kind, intp)
 
     wrapping = getattr(arrayobj, "fix_integer_index", None)
     if wrapping is None:  # of a numba that does it otherwise
