@@ -37,17 +37,16 @@ class Extent:
         return self.offsets.shape[1]
 
     def size(self, chunk: np.ndarray) -> np.ndarray:
-        """The size of chunk `chunk[m]` at every member m, (members,); one cell where all are equal.
-
-        A plan for thousands of members has thousands of such columns.
-        """
-        if self._has_one_size:
-            return np.broadcast_to(self.sizes.flat[0], len(chunk))
+        """The size of chunk `chunk[m]` at every member m, (members,)."""
+        if self._only_size is not None:
+            return alike(self._only_size, len(chunk))
         return self._picked(self.sizes, chunk)
 
     @functools.cached_property
-    def _has_one_size(self) -> bool:
-        return self.sizes.size > 0 and bool((self.sizes == self.sizes.flat[0]).all())
+    def _only_size(self) -> int | None:
+        """The size of all chunks, if they have one."""
+        first = self.sizes.flat[0] if self.sizes.size else 0
+        return int(first) if (self.sizes == first).all() else None
 
     def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Location:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
@@ -91,6 +90,15 @@ class Extent:
         """The rows of the first members, or of the members given."""
         rows = np.arange(count) if member is None else member[:count]
         return rows if self.row is None else self.row[rows]
+
+
+@functools.lru_cache(1024)
+def alike(value: int, members: int) -> np.ndarray:
+    """A column of one value, (members,) int64: one cell, and mostly one object.
+
+    A plan for thousands of members has thousands of such columns.
+    """
+    return np.broadcast_to(np.int64(value), members)
 
 
 def chunked(space: Space, elements: Sequence[int], chunks: int, element_bytes: int) -> list[Extent]:

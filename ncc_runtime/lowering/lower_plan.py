@@ -533,7 +533,8 @@ class PlanLowering:
         members = self._members
         sizes = [equal_sizes(move.size_bytes, members.shape[1]) for move in transfers]
         if members.size == self._ranks and all(size.strides == (0,) for size in sizes):
-            return PickedRows([size[:1] for size in sizes])  # all ranks move as much
+            different, index = distinct(sizes)
+            return PickedRows([size[:1] for size in different], index)  # all ranks move as much
         return MemberRows(sizes, np.zeros(len(sizes), np.int64), members, idle=0)
 
     def _addressed(
