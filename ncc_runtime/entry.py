@@ -39,9 +39,9 @@ def run(name: str, load: "Callable[[], Callable[[], int]]") -> int:
         _signal.signal(_signal.SIGINT, handler)
     try:
         code = command()
-        record_code.save()
         if takes_interrupts:  # all is done and written
             _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        record_code.save()
     except KeyboardInterrupt:
         _end()
     return code

@@ -183,7 +183,7 @@ def lower_plans(
 ) -> Executable:
     """Lower every placeholder by the plans given for it, whatever these are.
 
-    Addresses are a third of all that an executable holds; times do not depend on them.
+    Addresses are half of what an executable holds, and times do not depend on them.
     AsymmetryError if `symmetry` reduces the ranks that have columns and these do not stand for all.
     """
     topology, symmetry = placement.topology, symmetry or RankSymmetry(program.ranks)

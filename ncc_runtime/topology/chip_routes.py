@@ -15,6 +15,7 @@ Queries are whole arrays of pairs of chips. Up to DENSE_CHIPS chips there is one
 pairs (`ChipRoutes`); beyond, a table is made of the pairs that a query names (`LargeRoutes`).
 """
 
+from functools import lru_cache
 from typing import TypeAlias
 
 import attrs
@@ -97,8 +98,9 @@ class LargeRoutes:
 RouteTable: TypeAlias = ChipRoutes | LargeRoutes
 
 
+@lru_cache(maxsize=8)
 def chip_routes(topology: Topology) -> RouteTable:
-    """The routes of a topology, for all its instances."""
+    """The routes of a topology, for all its instances; many ask for them."""
     chips, variant = topology.chips_per_node, topology.links.variant
     router = _Router.of(topology)
     if chips > DENSE_CHIPS:

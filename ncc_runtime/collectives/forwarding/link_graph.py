@@ -99,16 +99,10 @@ def link_graph_of(layout: GroupLayout) -> LinkGraph:
     if len(chips) == 1:
         raise UnsuitedError("its members share a chip")
     topology = layout.placement.topology
-    graph = _link_graph(topology, routes_of(topology), tuple(chips))
+    graph = _link_graph(topology, chip_routes(topology), tuple(chips))
     if not graph.is_connected(np.ones(len(graph.rates), bool)):
         raise UnsuitedError("links that are down leave no way between some of its chips")
     return graph
-
-
-@lru_cache(maxsize=8)
-def routes_of(topology: Topology) -> RouteTable:
-    """The table of a topology's routes."""
-    return chip_routes(topology)
 
 
 @lru_cache(maxsize=64)

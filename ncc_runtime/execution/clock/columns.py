@@ -23,7 +23,7 @@ class DistinctRows:
 
 def distinct_rows(column: np.ndarray) -> DistinctRows:
     """The different rows of a column (n, ranks or 1), in the order they first appear."""
-    if column.strides[0] == 0 or len(column) < 2:
+    if column.strides[0] == 0 or len(column) < 2 or not column.size:
         return DistinctRows(column[:1], np.zeros(len(column), np.int64))
     if column.shape[1] == 1 or column.strides[1] == 0:
         return DistinctRows(column[:, :1], np.arange(len(column)))
