@@ -6,6 +6,7 @@ is decompressed only when it is used. So a file is refused without cost, however
 
 import ast
 import contextlib
+import functools
 import io
 import math
 import stat
@@ -49,9 +50,6 @@ _SAFETENSORS_NAMES = {
     "F8_E8M0": DType.F8E8M0FNU,
     "C64": DType.C64,
 }
-
-SAFETENSORS_TYPES = frozenset(dtype.numpy for dtype in _SAFETENSORS_NAMES.values())
-"""The types of elements that such a file holds as they are."""
 
 _HEADER_BYTES = 10_000  # of a member; numpy's own limit
 _PIECE_BYTES = 1 << 20
@@ -285,10 +283,16 @@ def _part_of_file(
     return StoredArray(shape, dtype, load)
 
 
+@functools.cache
+def safetensors_types() -> frozenset[np.dtype]:
+    """The types of elements that such a file holds as they are."""
+    return frozenset(dtype.numpy for dtype in _SAFETENSORS_NAMES.values())
+
+
 def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
     """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
     library = _safetensors(path)
-    known = SAFETENSORS_TYPES
+    known = safetensors_types()
     dense = {
         name: np.ascontiguousarray(array if array.dtype in known else storable(array))
         for name, array in named.items()

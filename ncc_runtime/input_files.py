@@ -14,7 +14,6 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import IO
 
@@ -34,10 +33,9 @@ MOST_DIGITS = 400
 _PIECE = 1 << 24
 
 
-def read_file(file: str | os.PathLike[str] | Traversable, most: int) -> bytes:
+def read_file(file: str | os.PathLike[str], most: int) -> bytes:
     """The bytes of a file of at most `most`; OSError, with its name, where it cannot be read."""
-    source = file if isinstance(file, Traversable) else Path(file)
-    with source.open("rb") as stream:
+    with Path(file).open("rb") as stream:
         return read_stream(stream, most, str(file))
 
 

@@ -43,7 +43,6 @@ from ncc_runtime.host_memory import (
 )
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
-from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
@@ -450,7 +449,7 @@ class Model:
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
-            self.executable.check_all_ranks_have_columns()
+            self.executable.check_is_whole()
         if options.values and self.executable.ignores_memory:
             raise InputError(
                 "the program takes more memory than a rank has, which was ignored to time it: it "
@@ -571,7 +570,7 @@ class Model:
         faults = as_faults(options.faults)
         executable, clock = self.executable, None
         notes: tuple[str, ...] = ()
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         inputs = arrays
         if inputs is None:
             sized, notes = assumed(executable)
@@ -623,7 +622,7 @@ class Model:
         options = options or RunOptions()
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
-        self.executable.check_all_ranks_have_columns()
+        self.executable.check_is_whole()
         if options.verify:
             self._check_proofs()
 
@@ -923,6 +922,8 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
         return neff
     if isinstance(neff, list | tuple):
         return _joint_program(neff)
+    from ncc_runtime.neff import container
+
     if isinstance(neff, str | os.PathLike):
         return container.load(Path(neff))
     if isinstance(neff, bytes):

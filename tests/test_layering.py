@@ -22,6 +22,7 @@ ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
+CACHE = "ncc_runtime.user_cache"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 RANKED = "ncc_runtime.ranked_array"
@@ -32,6 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
     RANKED: set(),
+    CACHE: set(),
+    "ncc_runtime.record_code": {CACHE},
     "ncc_runtime.progress_bar": {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.host_limits": set(),
@@ -102,6 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.execution": {
         PROGRESS,
         RANKED,
+        CACHE,
         ERRORS,
         NEFF,
         "ncc_runtime.threads",
@@ -235,7 +239,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the compiler, which knows the contract but no topology
     "ncc_compiler.diagnostics": set(),
     "ncc_compiler.options": set(),
-    "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
+    "ncc_compiler.syntax": {"ncc_compiler.diagnostics", CACHE, *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
     "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES, PROGRESS},
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
@@ -315,6 +319,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
     "matplotlib": "ncc_runtime.report.plot_file",
+    "platformdirs": "ncc_runtime.user_cache",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
 }
 

@@ -4,12 +4,10 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,6 +20,9 @@ from ncc_compiler.frontends.partitioned import (
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 from ncc_runtime.progress import phase
+
+if TYPE_CHECKING:
+    import subprocess
 
 KINDS: Mapping[str, str] = {
     ".mlir": "StableHLO",
@@ -112,6 +113,9 @@ def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelT
 
 
 def _answer_of_child(kind: str, data: bytes, name: str, ranks: int | None, advice: str) -> str:
+    import subprocess
+    import tempfile
+
     with (
         tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder,
         phase("reading and partitioning by XLA", ""),
@@ -179,7 +183,7 @@ def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
     return ModelText(text, is_inferred, parameters, results, facts.get("is_partitioned", False))
 
 
-def _fault(name: str, child: subprocess.CompletedProcess[bytes]) -> CompileError:
+def _fault(name: str, child: "subprocess.CompletedProcess[bytes]") -> CompileError:
     """The error for a child that ended without an answer."""
     lines = child.stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

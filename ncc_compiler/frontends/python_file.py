@@ -12,8 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ncc_compiler.frontends.jax_program import MISSING
-from ncc_compiler.frontends.pytorch.errors import HELP, offer_xla_devices
 from ncc_compiler.frontends.users_code import in_one_line, refusal
 
 DEVICES = 64
@@ -44,6 +42,8 @@ def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
     and XLA_FLAGS say no other number; what it prints goes to standard error. Raises CompileError
     with what it raises, and OSError.
     """
+    from ncc_compiler.frontends.pytorch.errors import offer_xla_devices
+
     path = Path(file)
     path.open("rb").close()  # as any file that cannot be read
     _offer_devices(ranks or DEVICES)
@@ -133,6 +133,9 @@ def _raised_by_user(file: str) -> Iterator[None]:
     except SystemExit as error:
         raise refusal(f"{file} ended the process, by sys.exit({error.code!r})") from error
     except ModuleNotFoundError as error:
+        from ncc_compiler.frontends.jax_program import MISSING
+        from ncc_compiler.frontends.pytorch.errors import HELP
+
         advice = {**MISSING, "torch": HELP, "torch_xla": HELP}.get(error.name or "", "")
         raise refusal(f"{file} failed: {in_one_line(error)}", advice) from error
     except KeyboardInterrupt:

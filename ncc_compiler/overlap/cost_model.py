@@ -14,9 +14,9 @@ from ncc_compiler.codegen.leaves import leaves
 from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
-from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 
 INSTRUCTION = 1_700_000
 """What an instruction takes besides its work: its operands are loaded, its results are stored."""

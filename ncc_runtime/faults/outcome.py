@@ -108,7 +108,7 @@ class Laboratory:
         """
         self.memory_bytes = memory_bytes
         self._threads = threads
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         self.executable = executable
         self._inputs = inputs
         self._arrays: list[RankedArray] | None = None

@@ -17,7 +17,6 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import Policy, RunOptions
 from ncc_runtime.ranked_array import RankedArray
-from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
@@ -129,6 +128,7 @@ class Run:
         return as_text(self.executable, self, self.options, self.host_s)
 
     def _repr_html_(self) -> str:
+
         from ncc_runtime.report.summary import as_html
 
         return as_html(self)
@@ -255,6 +255,8 @@ class Verification:
         return as_json(self.executable, self.proofs)
 
     def _repr_html_(self) -> str:
+        from ncc_runtime.report import html
+
         rows = (
             (proof.name, proof.verdict, proof.presumed, proof.size, proof.seconds)
             for proof in self.proofs

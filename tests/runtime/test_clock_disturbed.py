@@ -22,7 +22,14 @@ from ncc_runtime.lowering.executable import EngineQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_comparison import first_difference
 from tests.clock_reference import Reference
-from tests.clock_runs import collective, compiled, permute, planned, transfers
+from tests.clock_runs import (
+    collective,
+    compiled,
+    permute,
+    planned,
+    refuse_negative_indices,
+    transfers,
+)
 from tests.draws_clock import busy_texts, placed_collectives
 from tests.draws_disturbances import drawn_disturbance
 from tests.example_count import examples
@@ -103,6 +110,7 @@ def columns(trace: Trace) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_machine_code_plays_disturbances_as_python_does(name: str, monkeypatch) -> None:
+    refuse_negative_indices(monkeypatch)
     executable = PROGRAMS[name]()
     clock = Clock(executable, planned(executable))
     undisturbed = clock.run().trace

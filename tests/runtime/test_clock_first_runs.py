@@ -16,7 +16,14 @@ from ncc_runtime.execution.clock.tables import NONE, ClockState, empty
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
-from tests.clock_runs import collective, compiled, permute, planned, recorded
+from tests.clock_runs import (
+    collective,
+    compiled,
+    permute,
+    planned,
+    recorded,
+    refuse_negative_indices,
+)
 from tests.runtime.test_clock_limits import factorised
 from tests.small_executables import LOOPED
 
@@ -35,6 +42,11 @@ def traced(
     monkeypatch.setattr(uncompiled._Performed, "steps", 0)
     monkeypatch.setattr(clock, "STEPS_A_CALL", a_call)
     return simulate(executable, planned(executable))
+
+
+@pytest.fixture(autouse=True)
+def no_index_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_negative_indices(monkeypatch)
 
 
 def programs() -> dict[str, Executable]:

@@ -22,7 +22,6 @@ import fcntl
 import importlib.util
 import inspect
 import os
-import stat
 import sys
 import time
 import types
@@ -58,32 +57,15 @@ _COMPILING = "compiling"
 
 def claim(digest: str) -> Path | None:
     """The folder of this version, locked until the process ends; None if none can be written."""
-    for parent in _parents():
+    from ncc_runtime.user_cache import folders
+
+    for parent in folders():
         folder = parent / f"{_PREFIX}{digest}"
         with contextlib.suppress(OSError):
             _lock(folder)
             _sweep(parent, folder)
             return folder
     return None
-
-
-def _parents() -> Iterator[Path]:
-    """Where folders may lie, the best first."""
-    import tempfile
-
-    import platformdirs
-
-    cache = Path(platformdirs.user_cache_dir("ncc"))
-    if cache.is_absolute():  # without a home it is not
-        yield cache
-    folder = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.lstat()
-        # machine code that somebody else put there would run as this user
-        is_private = status.st_uid == os.getuid() and not status.st_mode & 0o22
-        if stat.S_ISDIR(status.st_mode) and is_private:
-            yield folder
 
 
 def _lock(folder: Path) -> None:
@@ -192,6 +174,30 @@ class ObjectCode:
     data: bytes
 
 
+@contextlib.contextmanager
+def _without_wrapping() -> Iterator[None]:
+    """Compile indices as they are: in Python -1 is the last, and numba asks each whether it is.
+
+    No index of the kernel is negative. A fifth of its time went into the question, for it does
+    little else than follow numbers of records.
+    """
+    from numba.core.types import intp
+    from numba.np import arrayobj
+
+    def as_it_is(context: Any, builder: Any, kind: Any, index: Any, _: Any) -> Any:
+        return context.cast(builder, index, kind, intp)
+
+    wrapping = getattr(arrayobj, "fix_integer_index", None)
+    if wrapping is None:  # of a numba that does it otherwise
+        yield
+        return
+    arrayobj.fix_integer_index = as_it_is
+    try:
+        yield
+    finally:
+        arrayobj.fix_integer_index = wrapping
+
+
 def _compiled() -> ObjectCode:
     """The kernel compiled by numba, all in one function."""
     import numba
@@ -216,40 +222,28 @@ def _compiled() -> ObjectCode:
     entry = functions[kernel.run.__name__]
     state = ClockState(*(np.zeros(1, kind) for kind in _KINDS))
     signature = (typeof(state),)
-    entry.compile(signature)
+    with _without_wrapping():
+        entry.compile(signature)
     compiled = entry.overloads[signature]
     _, _, (data, _) = compiled.library.serialize_using_object_code()
     return ObjectCode(compiled.fndesc.llvm_func_name, data)
 
 
 def _keep(folder: Path | None, code: ObjectCode) -> None:
-    """Put it on disk, whole or not at all; a full disk is no reason to end a run."""
-    if folder is None:
-        return
-    import hashlib
+    """Put it on disk, if that can be."""
+    if folder is not None:
+        from ncc_runtime.user_cache import keep
 
-    content = code.name.encode() + b"\n" + code.data
-    with contextlib.suppress(OSError):
-        part = folder / f"{_OBJECT}.{os.getpid()}"
-        try:
-            part.write_bytes(hashlib.sha256(content).digest() + content)
-            part.replace(folder / _OBJECT)
-        finally:
-            part.unlink(missing_ok=True)
+        keep(folder / _OBJECT, code.name.encode() + b"\n" + code.data)
 
 
 def _kept(folder: Path | None) -> ObjectCode | None:
     """What lies on disk, if it is as it was written."""
     if folder is None:
         return None
-    import hashlib
+    from ncc_runtime.user_cache import kept
 
-    try:
-        content = (folder / _OBJECT).read_bytes()
-    except OSError:
-        return None
-    digest, content = content[:32], content[32:]
-    if hashlib.sha256(content).digest() != digest:
+    if (content := kept(folder / _OBJECT)) is None:
         return None
     name, _, data = content.partition(b"\n")
     return ObjectCode(name.decode(), data)

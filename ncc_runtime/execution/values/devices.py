@@ -108,7 +108,7 @@ class Devices:
         normal_forms: Mapping[int, NormalForm] | None = None,
     ) -> None:
         """`normal_forms` are those of proved collectives, by placeholder."""
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
         self._threads = Threads(threads)

@@ -8,6 +8,7 @@ import numpy as np
 from ncc_runtime.neff.isa import FUSION, OPCODES, Engine, Shape
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Region, Typed
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.kept import NOTHING_KEPT, Kept, kept_in_sbuf
@@ -15,13 +16,28 @@ from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
 from ncc_runtime.neff.work.phases import phases_of_rows, work_of_rows
 from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
 
+Works = tuple[list[Work], np.ndarray]
 
-def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
+_WORKS: IdentityMemo[Program, IdentityMemo[InstrTable, Works]] = IdentityMemo()
+
+
+def works_of(program: Program, engine: Engine, table: InstrTable) -> Works:
     """The different works of a queue's instructions, and the number of each instruction's, (n,).
 
     Instructions of one opcode, one row of attributes and the same types do the same work, but for
-    what stays in SBUF from the instruction before or for the next.
+    what stays in SBUF from the instruction before or for the next. The clock and several reports
+    ask; it is worked out once.
     """
+    if (known := _WORKS.get(program)) is None:
+        known = IdentityMemo()
+        _WORKS.set(program, known)
+    if (works := known.get(table)) is None:
+        works = _works_of(program, engine, table)
+        known.set(table, works)
+    return works
+
+
+def _works_of(program: Program, engine: Engine, table: InstrTable) -> Works:
     kinds: dict[tuple[DType, tuple[int, ...]], int] = {}
     is_method = [_is_counted(name) for name in table.opcode_names]
     starts, tensors, elements = (

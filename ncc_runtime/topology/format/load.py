@@ -7,7 +7,6 @@ the schema first; complaints name the file, line, column and key.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -51,7 +50,7 @@ def load_spec(name_or_path: str) -> Spec:
     raise TopologyError(f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file")
 
 
-def _shipped(name: str) -> Traversable | None:
+def _shipped(name: str) -> Path | None:
     """The file of a preset or an example."""
     if name in preset_names():
         return presets() / f"{name}.toml"
