@@ -22,6 +22,7 @@ ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
+MACHINE_CODE = "ncc_runtime.machine_code"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -30,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
     "ncc_runtime.progress_bar": {PROGRESS},
+    MACHINE_CODE: {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.options": {ERRORS},
     ORDER: set(),
@@ -95,6 +97,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.verify.proof",
     },
     "ncc_runtime.execution": {
+        MACHINE_CODE,
         PROGRESS,
         ERRORS,
         NEFF,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.numbers import convert, widened
+from ncc_runtime.execution.values.kernels.conversions import convert, widened
 from ncc_runtime.neff.shared.dtypes import DType
 
 

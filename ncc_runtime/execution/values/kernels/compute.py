@@ -11,6 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
+from ncc_runtime.execution.values.kernels.conversions import is_narrow_float
 from ncc_runtime.execution.values.kernels.indexing import INDEXING_KERNELS, scatter
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.kernels.numeric import METHOD_KERNELS, rng_bit_generator
@@ -43,6 +44,8 @@ def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
         results = KERNELS[call.opcode](call, operands)
     if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
         return results
+    if shape in _ELEMENTWISE and is_narrow_float(results[0].dtype):
+        return results  # canonical since they were rounded
     return [canonical_nans(result) for result in results]
 
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import bits
-from ncc_runtime.execution.values.kernels.numbers import convert, total_order, widened
+from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, widened
+from ncc_runtime.execution.values.kernels.numbers import total_order
 from ncc_runtime.neff.shared.dtypes import DType
 
 Parts = tuple[np.ndarray, np.ndarray]
@@ -216,8 +217,7 @@ def apply(
             assert isinstance(exponent, int), attributes
             assert isinstance(mantissa, int), attributes
             return bits.reduce_precision(operands[0], dtype, exponent, mantissa)
-        result = FUNCTIONS[opcode](*map(widened, operands))
-        return result.astype(dtype.numpy, copy=False)
+        return narrowed(FUNCTIONS[opcode](*map(widened, operands)), dtype.numpy)
 
 
 def _select(
@@ -346,7 +346,7 @@ def _of_sign(function: Callable[[np.ndarray], np.ndarray]) -> Function:
 
     def compute(array: np.ndarray, dtype: DType) -> np.ndarray:
         wide = array if array.dtype == np.float16 else widened(array)
-        return function(wide).astype(dtype.numpy, copy=False)
+        return narrowed(function(wide), dtype.numpy, keeps_nans=True)
 
     return compute
 

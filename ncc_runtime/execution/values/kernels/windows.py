@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values.kernels.conversions import narrowed, widened
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans
 from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.program import Region
@@ -124,7 +125,7 @@ def _fold_by_doubling(
         folded = spread(folded, Window((dimension,)), neutral, axis)
         folded = _fold_along(folded, dimension, axis, combine)
     start = widened(initial).reshape(-1, *([1] * (folded.ndim - 1)))
-    return canonical_nans(np.asarray(combine(start, folded)).astype(array.dtype, copy=False))
+    return canonical_nans(narrowed(np.asarray(combine(start, folded)), array.dtype))
 
 
 def _fold_along(
