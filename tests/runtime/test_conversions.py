@@ -6,7 +6,6 @@ import ml_dtypes  # noqa: F401 - the types' own conversions are the oracle
 import numpy as np
 import pytest
 
-from ncc_runtime.execution.values.kernels import compiled
 from ncc_runtime.execution.values.kernels.conversions import (
     convert,
     narrowed,
@@ -15,8 +14,8 @@ from ncc_runtime.execution.values.kernels.conversions import (
     widened,
 )
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans
-from ncc_runtime.machine_code import MachineCode
 from ncc_runtime.neff.shared.dtypes import DType
+from tests.kernel_ways import WAYS, compute_by
 
 NARROW_FLOATS = [d for d in DType if d.is_float and d not in (DType.F32, DType.F64)]
 NARROW_INTEGERS = [d for d in DType if d.is_integer and d.bits < 8]
@@ -24,14 +23,9 @@ NARROW_INTEGERS = [d for d in DType if d.is_integer and d.bits < 8]
 per_float = pytest.mark.parametrize("dtype", NARROW_FLOATS, ids=lambda dtype: dtype.value)
 
 
-@pytest.fixture(params=["machine code", "numpy"], autouse=True)
+@pytest.fixture(params=WAYS, autouse=True)
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "numpy":
-        monkeypatch.setattr(MachineCode, "is_loaded", False)
-        monkeypatch.setattr(compiled, "ELEMENTS_IF_KEPT", 1 << 62)
-    else:
-        compiled.CODE.addresses()
-        monkeypatch.setattr(compiled, "LEAST", 0)
+    compute_by(request.param, monkeypatch)
 
 
 def every(dtype: DType) -> np.ndarray:

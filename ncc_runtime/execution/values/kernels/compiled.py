@@ -8,7 +8,7 @@ would have paid for it: at worst it takes twice as long as if it had known.
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from inspect import get_annotations
 from typing import Any
@@ -41,7 +41,9 @@ def _signatures() -> Signatures:
         if annotation is int:
             return types.int64
         pointer: Callable[[Any], Any] = types.CPointer
-        return pointer(getattr(types, annotation.__metadata__[0]))
+        name, *rows = annotation.__metadata__
+        elements = pointer(getattr(types, name))
+        return pointer(elements) if rows else elements
 
     return {name: tuple(map(type_of, arguments)) for name, arguments in _ENTRIES.items()}
 
@@ -100,3 +102,9 @@ def _called(address: int, arguments: tuple[Any, ...]) -> Loop:
         )
 
     return call
+
+
+def pointers(arrays: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
+    """Where contiguous arrays lie, for a loop that takes rows."""
+    assert all(array.flags.c_contiguous for array in arrays), "rows are contiguous"
+    return np.array([array.__array_interface__["data"][0] for array in arrays], np.uint64)

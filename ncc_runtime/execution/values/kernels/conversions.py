@@ -57,7 +57,7 @@ def widened(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
             with np.errstate(all="ignore"):
                 np.copyto(place, quiet_nans(part) if dtype == np.float16 else part)
         elif dtype.itemsize == 1:
-            run(part, place, _tables(dtype).widened, part.size)
+            run(part, place, byte_tables(dtype).widened, part.size)
         else:
             run(part, place, part.size)
 
@@ -90,7 +90,7 @@ def narrowed(
                 few = (quiet_nans(part) if dtype == np.float16 else part).astype(dtype)
             place[...] = few if keeps_nans else canonical_nans(few)
         elif dtype.itemsize == 1:
-            tables = _tables(dtype)
+            tables = byte_tables(dtype)
             run(part, place, tables.narrowed if keeps_nans else tables.canonical, part.size)
         else:
             run(part, place, part.size, int(keeps_nans))
@@ -107,7 +107,8 @@ def round_to(array: np.ndarray, dtype: np.dtype) -> None:
     if run is None:
         array[...] = widened(narrowed(array, dtype))
     elif dtype.itemsize == 1:
-        run(array, _tables(dtype).rounded, array.size)
+        tables = byte_tables(dtype)
+        run(array, tables.rounded, tables.limits, array.size)
     else:
         run(array, array.size)
 
@@ -156,23 +157,40 @@ def _converted(
 
 
 @attrs.frozen(eq=False)
-class _ByteTables:
-    """Of a one-byte float; the last three by the upper 15 bits of a float32."""
+class ByteTables:
+    """Of a one-byte float; those of 2^15 elements by the upper 15 bits of a float32."""
 
     widened: np.ndarray  # (256,) float32
     narrowed: np.ndarray  # (2^15,)
     canonical: np.ndarray  # the same with canonical NaNs
     rounded: np.ndarray  # the same as float32
+    limits: np.ndarray  # (8,) uint32, in the order of loops.py
 
 
 @functools.cache
-def _tables(dtype: np.dtype) -> _ByteTables:
+def byte_tables(dtype: np.dtype) -> ByteTables:
+    """The tables of a one-byte float."""
+    import ml_dtypes
+
     every = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
     upper = np.arange(1 << 15, dtype=np.uint32)  # the last bit stands for all that are below
     with np.errstate(all="ignore"):
         found = ((upper << 17) | (upper & 1)).view(np.float32).astype(dtype)
+        beyond = np.array([np.inf, -np.inf, np.nan, -0.0], np.float32).astype(dtype)
     canonical = canonical_nans(found)
-    return _ByteTables(every, found, canonical, every[canonical.view(np.uint8)])
+    rounded = every[canonical.view(np.uint8)]
+    limits: np.ndarray = np.zeros(8, np.uint32)
+    finfo: Callable[[np.dtype], np.finfo] = ml_dtypes.finfo
+    info = finfo(dtype)
+    infinity, negative, nan, zero = canonical_nans(beyond).astype(np.float32)
+    if info.nmant and np.isnan(nan):  # others are seldom
+        words = [info.smallest_normal, info.smallest_subnormal, info.max]
+        smallest, unit, largest = np.array(words).astype(np.float32)
+        words = [smallest, unit * np.float32(1 << 23), largest, infinity, negative, nan, zero]
+        bits = np.array(words, np.float32).view(np.uint32)
+        is_signed = bits[3] ^ bits[4]
+        limits[:] = [23 - info.nmant, *bits[:4], is_signed, *bits[5:]]
+    return ByteTables(every, found, canonical, rounded, limits)
 
 
 def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
