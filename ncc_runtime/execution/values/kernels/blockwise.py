@@ -8,6 +8,10 @@ all of a rank's elements, as are products. So a fusion becomes *levels*: whole s
 over blocks. What one level computes and another reads has memory of its own, and results are
 written where they are to lie; all else is in scratch memory of the thread.
 
+Narrow floats are computed in float32, which a block keeps for the next step: where that is
+arithmetic too, numbers are rounded where they are, and narrow ones are made only of what is moved,
+tested or a result.
+
 Bits are those of the steps one after the other (`compute.py`): no sum is cut, a product is cut
 between its matrices only, and where operands of a product would be laid out otherwise in a block,
 it is not cut.
@@ -22,8 +26,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
-from ncc_runtime.execution.values.kernels.elementwise import PLAIN_LOOPS
+from ncc_runtime.execution.values.kernels.conversions import (
+    is_narrow_float,
+    narrowed,
+    round_to,
+    wide_dtype,
+    widened,
+)
+from ncc_runtime.execution.values.kernels.elementwise import BY_DTYPE, FUNCTIONS, PLAIN_LOOPS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, has_nan, keeps_bits
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
 from ncc_runtime.execution.values.kernels.regions import single_opcode
@@ -37,6 +49,7 @@ from ncc_runtime.neff.program import (
     TensorId,
     ValueType,
 )
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import Instr
 
 BLOCK_BYTES = 512 * 1024
@@ -96,8 +109,7 @@ class BlockPlan:
         self._views = read_in_any_layout(fusion)
         self._observed = self._observed_values()
         self.kept = self._kept_values()
-        sizes = [fusion.values[value].size_bytes for value in range(len(fusion.values))]
-        self.rank_bytes = max(1, *sizes)
+        self.rank_bytes = max(1, *map(_wide_bytes, fusion.values))
 
     # ---- which dimensions belong together
 
@@ -205,7 +217,7 @@ class BlockPlan:
             return both, members[root][largest_of(root)]
 
         def largest_of(root: object) -> int:
-            return max(members[root], key=lambda value: (types[value].size_bytes, -value))
+            return max(members[root], key=lambda value: (_wide_bytes(types[value]), -value))
 
         chosen: list[object] = []
         parts: list[int] = []
@@ -217,7 +229,7 @@ class BlockPlan:
                 if chosen and not stuck[root] <= extra:
                     continue
                 size = types[largest].shape[members[root][largest]]
-                room = types[largest].size_bytes // math.prod(parts)
+                room = _wide_bytes(types[largest]) // math.prod(parts)
                 if room <= BLOCK_BYTES and chosen:
                     break
                 number = next(
@@ -384,6 +396,11 @@ class BlockPlan:
         return value in self._views
 
 
+def _wide_bytes(kind: ValueType) -> int:
+    """Bytes of a value in the type that it is computed in."""
+    return kind.elements * wide_dtype(kind.dtype.numpy).itemsize
+
+
 def fusion_of(program: Program, instr: Instr) -> Fusion | None:
     """What an instruction computes as a fusion: its own, or one operation; None for others."""
     if instr.opcode == FUSION:
@@ -471,13 +488,15 @@ class _Ranks:
         produced = {value for row in loop.steps for value in body[row].results}
         for value in sorted(produced & plan.kept):
             self._place(value)
-        steps = list(self._prepared(loop, produced))
+        steps = list(self._prepared(loop))
         read = {value for row in loop.steps for value in body[row].operands} - produced
         in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
-        local = {value: self._values[value] for value in read if value not in in_memory}
+        local = _BlockValues(
+            {value: self._values[value] for value in read if value not in in_memory}
+        )
         varying = []
         for step in steps:  # what is the same in every block is computed once
-            if step.is_invariant(local.keys() - in_memory, plan.kept):
+            if step.is_invariant(local.own.keys() - in_memory, plan.kept):
                 step.perform(local)
             else:
                 varying.append(step)
@@ -490,66 +509,74 @@ class _Ranks:
             for value in in_memory
         }
         for block in itertools.product(*map(range, loop.parts)):
-            values = dict(local)
+            one = _BlockValues(dict(local.own))
             for value, cuts in extents.items():
                 array = self._values[value]
                 at = [slice(None)] * array.ndim
                 for axis, extent, k in cuts:
                     at[axis] = slice(block[k] * extent, (block[k] + 1) * extent)
-                values[value] = array[tuple(at)]
+                one.own[value] = array[tuple(at)]
             for step in varying:
-                step.perform(values)
+                step.perform(one)
 
-    def _prepared(self, loop: _Loop, produced: set[int]) -> Iterator["_BlockStep"]:
+    def _prepared(self, loop: _Loop) -> Iterator["_BlockStep"]:
         """Steps with the scratch memory that they write."""
         plan = self._plan
         body = plan.fusion.body
+        types = plan.fusion.values
         last = {
             value: row for row in loop.steps for value in (*body[row].operands, *body[row].results)
         }
-        shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in produced}
-        size = max(
-            math.prod(shapes[value]) * plan.fusion.values[value].dtype.numpy.itemsize
-            for value in produced
-        )
-        size = -(-size // 64) * 64
         seen_through = {
             value
             for row in loop.steps
             if body[row].opcode in _VIEWS or plan.folds_anything(body[row])
             for value in body[row].operands
         }
+        read: dict[bool, set[int]] = {True: set(), False: set(plan.kept)}  # in float32, or not
+        for row in loop.steps:
+            read[_reads_float32(body[row], plan.fusion)].update(body[row].operands)
         slots: dict[int, int] = {}
         free: list[int] = []
         count = 0
-        chosen: list[tuple[int, int | None]] = []
+        chosen: list[tuple[int, list[tuple[int, int]]]] = []
         for row in loop.steps:
             step = body[row]
-            slot = None
-            if _plain_loop(step, plan.fusion) and step.results[0] not in plan.kept:
-                slot = free.pop() if free else count
-                count = max(count, slot + 1)
-                slots[step.results[0]] = slot
-            chosen.append((row, slot))
+            written: list[int] = []
+            if _reads_float32(step, plan.fusion):  # operands are made float32 for all who read them
+                written += [value for value in dict.fromkeys(step.operands) if value not in slots]
+            if step.opcode in PLAIN_LOOPS and (
+                _computes_narrow(step, plan.fusion)
+                or (_plain_loop(step, plan.fusion) and step.results[0] not in plan.kept)
+            ):
+                written.append(step.results[0])
+            for value in written:
+                slots[value] = free.pop() if free else count
+                count = max(count, slots[value] + 1)
+            chosen.append((row, [(value, slots[value]) for value in written]))
             ends = (value for value in {*step.operands, *step.results} if last[value] == row)
             free += [slots.pop(k) for k in ends if k in slots and k not in seen_through]
+        shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in last}
+        kinds = {value: wide_dtype(types[value].dtype.numpy) for value in last}
+        bytes_of = {value: math.prod(shapes[value]) * kinds[value].itemsize for value in last}
+        size = max((bytes_of[value] for _, written in chosen for value, _ in written), default=0)
+        size = -(-size // 64) * 64
         memory = _SCRATCH.of(count * size)
-        for row, slot in chosen:
-            step = body[row]
-            types = tuple(
-                ValueType(plan.fusion.values[value].dtype, plan.block_shape(loop, value))
-                for value in step.results
+        for row, places in chosen:
+            results = tuple(
+                ValueType(types[value].dtype, plan.block_shape(loop, value))
+                for value in body[row].results
             )
-            call = KernelCall(plan.program, step.opcode, step.attributes, types, self._ranks)
-            out = None
-            if slot is not None:
-                kind, shape = (
-                    plan.fusion.values[step.results[0]].dtype.numpy,
-                    shapes[step.results[0]],
-                )
-                part = memory[slot * size : slot * size + math.prod(shape) * kind.itemsize]
-                out = part.view(kind).reshape(shape)
-            yield _BlockStep(plan, step, call, out)
+            call = KernelCall(
+                plan.program, body[row].opcode, body[row].attributes, results, self._ranks
+            )
+            outs = {}
+            for value, slot in places:
+                part = memory[slot * size : slot * size + bytes_of[value]]
+                outs[value] = part.view(kinds[value]).reshape(shapes[value])
+            result = body[row].results[0]
+            readers = result in read[True], result in read[False]
+            yield _BlockStep(plan, body[row], call, outs, readers)
 
 
 _VIEWS = ("bitcast-convert", "broadcast", "convert", "copy", "real", "reshape", "transpose")
@@ -565,70 +592,149 @@ def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
 _PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
 
 
+def _computes_narrow(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step is arithmetic with a narrow float, which is done in float32."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands, *step.results)}
+    is_one = len(kinds) == 1 and is_narrow_float(*kinds)
+    return is_one and step.opcode in FUNCTIONS and step.opcode not in BY_DTYPE
+
+
+def _reads_float32(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step takes narrow floats in float32."""
+    if step.opcode == "compare" and step.attributes.get("type") != "TOTALORDER":
+        return is_narrow_float(fusion.values[step.operands[0]].dtype.numpy)
+    return _computes_narrow(step, fusion)
+
+
+@attrs.frozen(eq=False)
+class _BlockValues:
+    """Values of a block, and narrow floats among them in float32, if a step has needed that."""
+
+    own: dict[int, np.ndarray]
+    float32: dict[int, np.ndarray] = attrs.field(factory=dict)
+
+
 class _BlockStep:
     """A step on the blocks of some ranks."""
 
     def __init__(
-        self, plan: BlockPlan, step: FusedInstr, call: KernelCall, out: np.ndarray | None
+        self,
+        plan: BlockPlan,
+        step: FusedInstr,
+        call: KernelCall,
+        outs: Mapping[int, np.ndarray],
+        readers: tuple[bool, bool],
     ) -> None:
+        """`outs`: scratch memory for the result, and for operands that are made float32.
+
+        `readers`: whether others read the result in float32, and as it is.
+        """
         self._plan = plan
         self._step = step
         self._call = call
-        self._out = out
+        self._outs = outs
+        self._readers = readers
         self._is_plain = _plain_loop(step, plan.fusion)
+        self._computes_narrow = _computes_narrow(step, plan.fusion)
+        self._reads_float32 = _reads_float32(step, plan.fusion)
         self._ndim = 1 + len(call.results[0].shape)
-        if self._is_plain:
-            self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
-            self._is_observed = plan.is_observed(step.results[0])
 
     def is_invariant(self, known: Set[int], kept: Set[int]) -> bool:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
             not self._is_plain
+            and not self._reads_float32
             and known >= {*step.operands}
             and not any(v in kept for v in step.results)
         )
 
-    def perform(self, values: dict[int, np.ndarray]) -> None:
+    def perform(self, values: _BlockValues) -> None:
         """Compute from blocks of operands, by value, and add the results, or write into theirs."""
-        step = self._step
-        operands = [values[value] for value in step.operands]
+        step, own = self._step, values.own
+        if self._computes_narrow:
+            self._narrow(values)
+            return
+        is_widened = step.opcode == "convert" and step.operands[0] in values.float32
+        if is_widened and self._call.results[0].dtype is DType.F32:
+            self._add(own, [values.float32[step.operands[0]]])
+            return
+        if self._reads_float32:
+            operands = self._in_float32(values)
+        else:
+            operands = [own[value] for value in step.operands]
         if self._is_plain:
-            self._plain(values, operands)
+            self._plain(own, operands)
             return
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
-        arrays = fused_step(self._call, step, operands)
-        for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
-            if value in values:
-                values[value][...] = array
+        self._add(own, fused_step(self._call, step, operands))
+
+    def _add(self, own: dict[int, np.ndarray], arrays: Arrays) -> None:
+        for value, kind, array in zip(self._step.results, self._call.results, arrays, strict=True):
+            if value in own:
+                own[value][...] = array
             else:
                 typed = array.astype(kind.dtype.numpy, copy=False)
                 is_free = self._plan.is_read_in_any_layout(value)
-                values[value] = typed if is_free else np.ascontiguousarray(typed)
+                own[value] = typed if is_free else np.ascontiguousarray(typed)
 
-    def _plain(self, values: dict[int, np.ndarray], operands: Arrays) -> None:
+    def _in_float32(self, values: _BlockValues) -> Arrays:
+        """The operands in float32."""
+        for value in self._step.operands:
+            if value not in values.float32:
+                array = values.own[value]
+                is_repeated = 0 in array.strides  # widened where its elements lie
+                out = None if is_repeated else self._outs[value]
+                values.float32[value] = widened(array, out=out)
+        return [values.float32[value] for value in self._step.operands]
+
+    def _narrow(self, values: _BlockValues) -> None:
+        """Arithmetic in float32, rounded once."""
         (value,) = self._step.results
-        operands = [
-            array
-            if array.ndim == self._ndim
-            else array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
-            for array in operands
-        ]
-        place = values.get(value) if self._out is None else self._out
+        dtype = self._call.results[0].dtype.numpy
+        operands = self._in_float32(values)
+        out = self._outs.get(value)
+        if out is not None:
+            function, needs_rows = PLAIN_LOOPS[self._step.opcode]
+            operands = [self._with_all_dimensions(array) for array in operands]
+            if needs_rows:
+                operands = [np.ascontiguousarray(array) for array in operands]
+            function(*operands, out=out)
+        else:
+            opcode, attributes = self._step.opcode, self._step.attributes
+            out = elementwise.apply(opcode, operands, DType.F32, attributes)
+            out = np.require(out, requirements=["C", "W"])
+        in_float32, as_it_is = self._readers
+        if in_float32:
+            round_to(out, dtype)
+            values.float32[value] = out
+        if as_it_is or not in_float32:
+            values.own[value] = narrowed(out, dtype, out=values.own.get(value))
+
+    def _with_all_dimensions(self, array: np.ndarray) -> np.ndarray:
+        """An array that lacks dimensions has the leading ones: one value for each rank."""
+        if array.ndim == self._ndim:
+            return array
+        return array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
+
+    def _plain(self, own: dict[int, np.ndarray], operands: Arrays) -> None:
+        (value,) = self._step.results
+        operands = [self._with_all_dimensions(array) for array in operands]
+        place = self._outs.get(value, own.get(value))
         assert place is not None, "a value has memory"
         out = place
-        if self._needs_rows:
+        function, needs_rows = PLAIN_LOOPS[self._step.opcode]
+        if needs_rows:
             operands = [np.ascontiguousarray(array) for array in operands]
             if not place.flags.c_contiguous:
                 out = np.empty_like(place, order="C")
-        self._function(*operands, out=out)
-        if self._is_observed and has_nan(out):
+        function(*operands, out=out)
+        if self._plan.is_observed(value) and has_nan(out):
             out[...] = canonical_nans(out)
         if out is not place:
             place[...] = out
-        values[value] = place
+        own[value] = place
 
 
 def _integers(step: FusedInstr, name: str) -> tuple[int, ...]:

@@ -125,6 +125,10 @@ def _converted(
     convert_rows: Callable[[np.ndarray, np.ndarray], None],
 ) -> np.ndarray:
     """An array converted by a function of contiguous arrays."""
+    if array.flags.c_contiguous and (out is None or out.flags.c_contiguous):
+        result = np.empty(array.shape, dtype) if out is None else out
+        convert_rows(array, result)
+        return result
     # along dimensions that are broadcast one element is enough
     sizes = zip(array.shape, array.strides, strict=True)
     is_repeated = [size > 1 and not step for size, step in sizes]

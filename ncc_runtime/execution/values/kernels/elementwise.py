@@ -223,7 +223,11 @@ def apply(
 def _select(
     condition: np.ndarray, if_true: np.ndarray, if_false: np.ndarray, _: DType
 ) -> np.ndarray:
-    return np.where(condition, if_true, if_false)
+    own = if_true.dtype
+    if own.isbuiltin == 1:
+        return np.where(condition, if_true, if_false)
+    bits = np.dtype(f"u{own.itemsize}")  # which numpy moves faster than types that it does not know
+    return np.where(condition, if_true.view(bits), if_false.view(bits)).view(own)
 
 
 _DIRECTIONS: dict[str, Function] = {
