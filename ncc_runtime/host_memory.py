@@ -1,7 +1,7 @@
 """The host memory of a run, against what the host has free."""
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.free_memory import free_bytes
+from ncc_runtime.host_limits import free_bytes
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.options import FREE_SHARE, RunOptions
 

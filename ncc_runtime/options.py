@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.host_limits import processors
 
 
 class Policy(enum.StrEnum):
@@ -26,7 +27,8 @@ class RunOptions:
 
     - `values`: compute what every rank holds; without, only times
     - `clock`: predict times; without, only values
-    - `threads`: of this host, for values; their number changes no bit of the results
+    - `threads`: of this host, for values; as many as may run at a time by default. Their number
+      changes no bit of the results
     - `checked`: trap reads of unwritten memory and stray addresses
     - `memory_bytes`: of this host that values may take; None is 80 % of what is free
     - `shuffle_seed`: take ready instructions in a random order
@@ -40,7 +42,7 @@ class RunOptions:
 
     values: bool = True
     clock: bool = True
-    threads: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    threads: int = attrs.field(factory=processors, validator=attrs.validators.ge(1))
     checked: bool = False
     memory_bytes: int | None = None
     shuffle_seed: int | None = attrs.field(

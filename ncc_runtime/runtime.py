@@ -41,7 +41,7 @@ from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.report.run import Run, Verification, heading, spread_alone
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.inputs import Given, WordValues
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
+    from ncc_runtime.ranked_array import RankedArray
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
     from ncc_runtime.verify.proof import Proof
@@ -256,7 +257,9 @@ class Model:
         if options.values:
             from ncc_runtime.inputs import bound_inputs
 
-            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(
+                self.executable.program, given, seed, self._drawn_counts, options.threads
+            )
         if options.verify:
             self._check_proofs()
         if options.faults:
@@ -316,11 +319,11 @@ class Model:
         if options.faults:
             raise InputError("faults happen in one run; give them to `run`")
         program = self.executable.program
-        between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        between = inputs_of_steps(program, feed, batches or {}, draw, seed, options.threads)
         given = {**given, **between.of_step(first)}
         arrays = None
         if options.values:
-            arrays = bound_inputs(program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(program, given, seed, self._drawn_counts, options.threads)
         if options.verify:
             self._check_proofs()
 
@@ -332,12 +335,14 @@ class Model:
                     yield run
                 return
             machine, known = self._machine(options), dict[Hashable, Run]()
+            tape = self._tape(options)
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
-            machine.load(arrays, unchanged=set(range(len(program.inputs))) - changed)
+            unchanged = set(range(len(program.inputs))) - changed
+            machine.load(arrays, unchanged, tape, keeps_state=True)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()
-                    machine.load_again(between.feed, between.of_step(step))
+                    machine.load_again(between.feed, between.of_step(step), tape)
                 is_shown = outputs_at is None or step in outputs_at
                 yield self._computed(machine, given, options, started, known, is_shown)
 
@@ -402,7 +407,7 @@ class Model:
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
             host_s = time.perf_counter() - started
-            return attrs.evolve(known[key], outputs=outputs, host_s=host_s)
+            return attrs.evolve(known[key], ranked_outputs=outputs, host_s=host_s)
         trace: Trace | None = None
         if options.clock:
             trace = simulate(sizes.sized(), recorded, sizes.repeated())
@@ -414,10 +419,19 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
+        run = self._run_of(
+            options,
+            trace,
+            traffic,
+            started,
+            beside_us,
+            outputs,
+            interpreters=by,
+            spread=machine.output_arrays.whole,
+        )
         if known is not None:
             known.clear()
-            known[key] = attrs.evolve(run, outputs=[])
+            known[key] = attrs.evolve(run, ranked_outputs=())
         return run
 
     def _run_of(
@@ -427,16 +441,17 @@ class Model:
         traffic: tuple[Traffic, ...],
         started: float,
         beside_us: Sequence[float | None],
-        outputs: Sequence[np.ndarray] = (),
+        outputs: "Sequence[RankedArray]" = (),
         notes: tuple[str, ...] = (),
         interpreters: Mapping[int, str] | None = None,
+        spread: "Callable[[int, RankedArray], np.ndarray]" = spread_alone,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
 
         return Run(
             executable=self.executable,
             options=options,
-            outputs=[*outputs],
+            ranked_outputs=outputs,
             trace=trace,
             healthy_us=beside_us[0],
             free_us=beside_us[1],
@@ -445,18 +460,20 @@ class Model:
             notes=notes,
             verdicts=self.verdicts,
             interpreters=interpreters or {},
+            spread=spread,
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )
 
     def _run_with_faults(
-        self, given: "Given", arrays: Iterable[np.ndarray] | None, options: RunOptions
+        self, given: "Given", arrays: "Iterable[RankedArray] | None", options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
         from ncc_runtime.faults.files import as_faults
         from ncc_runtime.faults.outcome import Laboratory
         from ncc_runtime.faults.report import reported
         from ncc_runtime.faults.watchdog import exec_timeout_ps
+        from ncc_runtime.ranked_array import RankedArray
 
         if not options.clock:
             raise InputError("faults happen at times: a run with faults needs the clock")
@@ -474,7 +491,11 @@ class Model:
             sized, notes = assumed(executable)
             clock = Clock(sized, self._decisions(executable, given, options))
         laboratory = Laboratory(
-            executable, lambda: inputs or (), is_proved=options.verify, clock=clock
+            executable,
+            lambda: inputs or (),
+            is_proved=options.verify,
+            clock=clock,
+            threads=options.threads,
         )
         timeout_ps = exec_timeout_ps(options.exec_timeout_s)
         has_values = inputs is not None
@@ -491,7 +512,7 @@ class Model:
         return Run(
             executable=executable,
             options=options,
-            outputs=outputs,
+            ranked_outputs=[RankedArray.of_each(array) for array in outputs],
             trace=trace,
             traffic=traffic,
             proofs=self.proofs if options.verify else (),
@@ -520,19 +541,20 @@ class Model:
         if options.verify:
             self._check_proofs()
 
-        def bound() -> Iterable[np.ndarray]:
+        def bound() -> "Iterable[RankedArray]":
             check_constants(program)
             check_budget(self.executable, options)
-            return bound_inputs(program, given, seed, self._drawn_counts)
+            return bound_inputs(program, given, seed, self._drawn_counts, options.threads)
 
         return Laboratory(
             self.executable,
             bound,
             is_proved=options.verify,
             memory_bytes=options.memory_bytes,
+            threads=options.threads,
         )
 
-    def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+    def _result(self, outputs: "Sequence[RankedArray]") -> Any:
         from ncc_runtime.call_signature import result
 
         return result(self.signature, self.executable.program, outputs)

@@ -25,15 +25,20 @@ PROGRESS = "ncc_runtime.progress"
 MACHINE_CODE = "ncc_runtime.machine_code"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
+RANKED = "ncc_runtime.ranked_array"
+
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
+    RANKED: set(),
     "ncc_runtime.progress_bar": {PROGRESS},
     MACHINE_CODE: {PROGRESS},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
-    "ncc_runtime.options": {ERRORS},
+    "ncc_runtime.host_limits": set(),
+    "ncc_runtime.threads": set(),
+    "ncc_runtime.options": {ERRORS, "ncc_runtime.host_limits"},
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
     # the runtime, which knows the topology but no compiler
@@ -50,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         PROGRESS,
         ERRORS,
         "ncc_runtime.group_rules",
-        "ncc_runtime.free_memory",
+        "ncc_runtime.host_limits",
         "ncc_runtime.options",
         NEFF,
         "ncc_runtime.topology",
@@ -99,8 +104,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.execution": {
         MACHINE_CODE,
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
+        "ncc_runtime.threads",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",
@@ -110,25 +117,42 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
     },
     "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
-    "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
-    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
+    "ncc_runtime.random_values": {NEFF, "ncc_runtime.threads"},
+    "ncc_runtime.inputs": {
+        ERRORS,
+        NEFF,
+        RANKED,
+        "ncc_runtime.array_files",
+        "ncc_runtime.random_values",
+        "ncc_runtime.threads",
+    },
+    "ncc_runtime.call_signature": {
+        ERRORS,
+        NEFF,
+        RANKED,
+        "ncc_runtime.inputs",
+        "ncc_runtime.options",
+    },
     "ncc_runtime.step_inputs": {
         ERRORS,
         NEFF,
+        RANKED,
         "ncc_runtime.array_files",
         "ncc_runtime.inputs",
+        "ncc_runtime.threads",
     },
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
         NEFF,
-        "ncc_runtime.free_memory",
+        "ncc_runtime.host_limits",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
     },
-    "ncc_runtime.worker_processes": {ERRORS, PROGRESS},
+    "ncc_runtime.worker_processes": {ERRORS, PROGRESS, "ncc_runtime.host_limits"},
     "ncc_runtime.report": {
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
         "ncc_runtime.collectives",
@@ -146,6 +170,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.faults": {
         PROGRESS,
+        RANKED,
         ERRORS,
         FILES,
         NEFF,

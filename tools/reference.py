@@ -135,6 +135,13 @@ def function_lines(level: str, name: str, function: object) -> Iterator[str]:
     yield from markdown(inspect.getdoc(function) or "")
 
 
+def made(function: object, key: str) -> str:
+    """The default of a field of a class that is made anew for each object."""
+    default = attrs.fields_dict(function)[key].default
+    name = default.factory.__name__
+    return "{}" if name == "dict" else f"{name}()"
+
+
 def signature_lines(name: str, function: object) -> list[str]:
     """A code block; a parameter a line where it is long."""
     assert callable(function)
@@ -152,7 +159,7 @@ def signature_lines(name: str, function: object) -> list[str]:
         word = f"{stars}{key}: {annotation(parameter.annotation)}"
         if parameter.default is not inspect.Parameter.empty:
             is_made = repr(parameter.default) == "NOTHING"
-            word += " = {}" if is_made else f" = {parameter.default!r}"
+            word += f" = {made(function, key)}" if is_made else f" = {parameter.default!r}"
         words.append(word)
     result = "" if inspect.isclass(function) else f" -> {annotation(signature.return_annotation)}"
     short = f"{name}({', '.join(words)}){result}"

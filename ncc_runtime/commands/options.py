@@ -11,6 +11,7 @@ import click
 from ncc_runtime.command_line import check_written
 from ncc_runtime.commands import completion
 from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
+from ncc_runtime.host_limits import processors
 from ncc_runtime.options import Policy, plans_apart
 
 if TYPE_CHECKING:
@@ -356,8 +357,8 @@ threads_option = click.option(
     "--threads",
     metavar="N",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
+    default=processors,
+    show_default="all processors",
     help="Of this host, for values; the results are the same on any number.",
 )
 

@@ -38,6 +38,7 @@ from ncc_runtime.neff.program import (
 )
 from ncc_runtime.neff.stages import JointProgram, matched_blocks_of
 from ncc_runtime.neff.structure import control_rows
+from ncc_runtime.ranked_array import RankedArray
 
 if TYPE_CHECKING:  # slow to import, and only values need it
     from ncc_runtime.execution.values.devices import Devices
@@ -53,7 +54,7 @@ class ValueDecisions:
 
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         block = self._executable.program.blocks[jump.block]
-        value = self._machine.predicate(block.predicate, batch.ranks)
+        value = self._machine.predicate(jump.block, batch.ranks)
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
@@ -63,7 +64,7 @@ class ValueDecisions:
     def of_block(self, one: BlockTape, ranks: np.ndarray) -> np.ndarray:
         """The decisions of ranks whose queues come to a block together."""
         block = self._executable.program.blocks[one.block]
-        value = self._machine.predicate(block.predicate, ranks)
+        value = self._machine.predicate(one.block, ranks)
         is_same = bool((value == value[0]).all())
         for number, _ in one.places:
             queue = self._executable.queues[number]
@@ -270,7 +271,7 @@ class Inputs:
     """What a run without values may read: which inputs are given, and how each is loaded."""
 
     given: Container[int]
-    load: Callable[[int], np.ndarray]  # [ranks, *shape]
+    load: Callable[[int], RankedArray]
     describe: Callable[[int], str]
     check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
 

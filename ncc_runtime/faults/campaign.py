@@ -22,7 +22,7 @@ from ncc_runtime.faults.waits import WaitGraph
 from ncc_runtime.host_memory import budget_bytes, needed_bytes
 from ncc_runtime.options import RunOptions
 from ncc_runtime.progress import phase
-from ncc_runtime.worker_processes import in_order, processors
+from ncc_runtime.worker_processes import in_order, most_processes
 
 EXAMPLES = 3
 """Faults that are named for each row."""
@@ -158,7 +158,7 @@ def _room_for(laboratory: Laboratory, faults: Sequence[SingleFault]) -> int:
     if any(laboratory.may_play_values(fault.disturbance()) for fault in faults[:1]):
         need += needed_bytes(laboratory.executable, RunOptions())
     budget = budget_bytes(RunOptions(memory_bytes=laboratory.memory_bytes))
-    most = processors() if budget is None else min(processors(), budget // need)
+    most = most_processes() if budget is None else min(most_processes(), budget // need)
     return max(1, min(most, len(faults) // CHUNK))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray
 from ncc_runtime.errors import InputError, TopologyError
-from ncc_runtime.inputs import bound_inputs, numbered
+from ncc_runtime.inputs import Given, bound_inputs, numbered
 from ncc_runtime.jobs.checkpoints import CheckpointFolder, JobInputs, Restored, State, state_bytes
 from ncc_runtime.jobs.recovery import (
     ChangedCollective,
@@ -150,9 +150,11 @@ class RunningJob:
         program = model.executable.program
         self._model, self._load, self._options = model, load, options
         self._run_options = run_options or RunOptions()
-        self._between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        self._between = inputs_of_steps(
+            program, feed, batches or {}, draw, seed, self._run_options.threads
+        )
         self._seed = seed
-        self._given: dict[int, np.ndarray | StoredArray] = dict(numbered(program, given))
+        self._given: Given = numbered(program, given)
         self._batches = dict(self._between.batches)
         self._smaller = tuple(smaller)
         self._undisturbed = model.executable
@@ -279,7 +281,7 @@ class RunningJob:
         return every is not None and (done % every == 0 or done == self._options.steps)
 
     def _state_of(self, run: Run) -> State:
-        if not run.outputs:
+        if not run.ranked_outputs:
             return {}
         return {number: run.outputs[output] for output, number in self.feed}
 
@@ -396,14 +398,12 @@ class RunningJob:
             self._given, self._batches = self._inputs_for(after)
         self._model = model
 
-    def _inputs_for(
-        self, after: Program
-    ) -> tuple[dict[int, np.ndarray | StoredArray], dict[int, StoredArray]]:
+    def _inputs_for(self, after: Program) -> tuple[Given, dict[int, StoredArray]]:
         """What is given, and batches, as a program for fewer ranks takes them; InputError."""
         if self._initial is None:
             self._initial = self._initial_inputs(self._program)
         before, arrays = self._initial
-        given: dict[int, np.ndarray | StoredArray] = {
+        given = {
             number: resharded(before, after, number, array, is_state=False)
             for number, array in arrays.items()
             if number not in self._fed
@@ -413,9 +413,11 @@ class RunningJob:
     def _initial_inputs(self, program: Program) -> tuple[Program, dict[int, np.ndarray]]:
         """The inputs of the first step but for batches, as a program takes them."""
         changing = self._between.of_step(0)
-        arrays = bound_inputs(program, {**self._given, **changing}, self._seed)
+        arrays = bound_inputs(
+            program, {**self._given, **changing}, self._seed, threads=self._run_options.threads
+        )
         return program, {
-            number: array for number, array in enumerate(arrays) if number not in changing
+            number: array.whole() for number, array in enumerate(arrays) if number not in changing
         }
 
     def _resharded(self, kept: Restored, after: Program) -> State:

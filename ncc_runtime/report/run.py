@@ -15,6 +15,7 @@ from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import Policy, RunOptions
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.report import html
 from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
@@ -45,6 +46,11 @@ class FaultsOfRun(Protocol):
         """As an object."""
 
 
+def spread_alone(_: int, given: RankedArray) -> np.ndarray:
+    """[ranks, *shape] of an output, in an array that nobody else has."""
+    return np.array(given.whole(), copy=not given.is_each)
+
+
 @attrs.frozen(eq=False, repr=False)
 class Run:
     """The result of a run; parts that were not requested are empty or None.
@@ -72,7 +78,7 @@ class Run:
 
     executable: Executable
     options: RunOptions
-    outputs: list[np.ndarray]
+    ranked_outputs: Sequence[RankedArray]
     trace: Trace | None
     traffic: tuple[Traffic, ...]
     proofs: tuple[Proof, ...] = ()
@@ -83,7 +89,14 @@ class Run:
     free_us: float | None = None
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
-    assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+    assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
+    spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
+    """Makes [ranks, *shape] of an output, by number."""
+
+    @functools.cached_property
+    def outputs(self) -> list[np.ndarray]:
+        """Arrays that are the caller's, [ranks, *shape]; made when they are asked for."""
+        return [self.spread(number, one) for number, one in enumerate(self.ranked_outputs)]
 
     @functools.cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:
@@ -100,11 +113,12 @@ class Run:
         """
         if self.faults is not None and not self.faults.is_complete:
             raise StallError(self.faults.refusal())
-        return None if self.assemble is None else self.assemble(self.outputs)
+        return None if self.assemble is None else self.assemble(self.ranked_outputs)
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"
-        return f"<Run: {len(self.outputs)} outputs, {len(self.collectives)} collectives, {time}>"
+        outputs, collectives = len(self.ranked_outputs), len(self.collectives)
+        return f"<Run: {outputs} outputs, {collectives} collectives, {time}>"
 
     def __str__(self) -> str:
         from ncc_runtime.report.summary import as_text

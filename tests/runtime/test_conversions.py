@@ -10,7 +10,7 @@ from ncc_runtime.execution.values.kernels.conversions import (
     convert,
     narrowed,
     round_to,
-    wide_dtype,
+    wide_type,
     widened,
 )
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans
@@ -85,7 +85,7 @@ def test_a_float32_is_rounded_as_the_type_itself_rounds_it(dtype: DType) -> None
 
 @pytest.mark.parametrize("dtype", NARROW_INTEGERS, ids=lambda dtype: dtype.value)
 def test_integers_of_few_bits_wrap(dtype: DType) -> None:
-    wide = np.arange(256, dtype=np.uint8).view(wide_dtype(dtype.numpy))
+    wide = np.arange(256, dtype=np.uint8).view(wide_type(dtype.numpy))
     few = wide.astype(dtype.numpy)
     assert_bits(narrowed(wide, dtype.numpy), few)
     assert_bits(widened(few), few.astype(wide.dtype))

@@ -25,7 +25,7 @@ from ncc_runtime.execution.values.kernels.conversions import (
     is_narrow_float,
     narrowed,
     round_to,
-    wide_dtype,
+    wide_type,
     widened,
 )
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
@@ -82,9 +82,8 @@ class PieceClass:
         """Elements read and written."""
         return self.size * (self.leaves.size + self.target_rank.size)
 
-    def of_groups(self, groups: Sequence[int]) -> "PieceClass":
-        """The pieces of some groups."""
-        where = np.isin(self.group, groups)
+    def some(self, where: np.ndarray) -> "PieceClass":
+        """Some of the pieces."""
         columns = ("group", "leaves", "offset", "target_rank", "target_offset")
         return attrs.evolve(self, **{name: getattr(self, name)[where] for name in columns})
 
@@ -105,8 +104,39 @@ class NormalForm:
 
     def of_groups(self, groups: Sequence[int]) -> "NormalForm":
         """The same for some of its groups."""
-        classes = tuple(one.of_groups(groups) for one in self.classes)
+        classes = tuple(one.some(np.isin(one.group, groups)) for one in self.classes)
         return attrs.evolve(self, classes=tuple(one for one in classes if len(one)))
+
+    def on_rows(self, read: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> "NormalForm":
+        """The same on arrays whose rows are not the ranks.
+
+        By operand, read[k][r] is the row in which rank r's lies; by result, written[k][r] is the
+        row where rank r's goes, -1 if it need not be written.
+        """
+        classes = []
+        rows_in_all = 1 + max((int(rows.max(initial=0)) for rows in (*read, *written)), default=0)
+        writer: np.ndarray = np.full((len(written), rows_in_all), -1)  # the group that writes a row
+        for one in self.classes:
+            rows = written[one.operand][one.target_rank]
+            is_kept = rows >= 0
+            count = is_kept.sum(axis=1)
+            for targets in np.unique(count[count > 0]).tolist():
+                where = count == targets
+                kept, part = is_kept[where], one.some(where)
+                part = attrs.evolve(
+                    part,
+                    leaves=read[one.operand][part.leaves],
+                    target_rank=rows[where][kept].reshape(-1, targets),
+                    target_offset=part.target_offset[kept].reshape(-1, targets),
+                )
+                writer[one.operand, part.target_rank] = part.group[:, None]
+                classes.append(part)
+        # groups whose operands are equal may read in one another's rows
+        is_blockwise = self.is_blockwise
+        for part in classes:
+            writers = writer[part.operand, part.leaves]
+            is_blockwise &= bool(((writers < 0) | (writers == part.group[:, None])).all())
+        return attrs.evolve(self, classes=tuple(classes), is_blockwise=is_blockwise)
 
 
 Work = Callable[[], object]
@@ -119,8 +149,9 @@ class Evaluation:
     """
 
     def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
-        self._form = form
-        self._copies_operands = in_place and not form.is_blockwise
+        self._copied: list[np.ndarray] | None = None  # rows of operands that are copied first
+        if in_place and not form.is_blockwise:
+            form, self._copied = _compact(form)
         self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
         stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
         self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
@@ -138,13 +169,40 @@ class Evaluation:
 
     def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         """What is to be done, in any order, for arrays [ranks, elements]."""
-        if self._copies_operands:
-            operands = [operand.copy() for operand in operands]
+        if self._copied is not None:
+            return [functools.partial(self._perform_on_copies, operands, results)]
+        return self._tasks(operands, results)
+
+    def _perform_on_copies(
+        self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> None:
+        """All of it, since copies of operands must be complete before a result is written."""
+        assert self._copied is not None, "rows to be copied"
+        copies = [operand[rows] for operand, rows in zip(operands, self._copied, strict=False)]
+        for work in self._tasks(copies, results):
+            work()
+
+    def _tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         work: list[Work] = [
             functools.partial(one.perform, operands, results) for one in self._stacked
         ]
         parts = (_Part(self._arithmetic, part, operands, results) for part in self._parts)
         return [*work, *(part.perform for part in parts)]
+
+
+def _compact(form: NormalForm) -> tuple[NormalForm, list[np.ndarray]]:
+    """A form that reads operands of which these rows alone are left."""
+    count = 1 + max((one.operand for one in form.classes), default=-1)
+    nothing: np.ndarray = np.zeros(0, np.int64)
+    leaves = [
+        [one.leaves.ravel() for one in form.classes if one.operand == k] for k in range(count)
+    ]
+    rows = [np.unique(np.concatenate((nothing, *some))) for some in leaves]
+    classes = tuple(
+        attrs.evolve(one, leaves=np.searchsorted(rows[one.operand], one.leaves))
+        for one in form.classes
+    )
+    return attrs.evolve(form, classes=classes), rows
 
 
 class _Part:
@@ -375,7 +433,7 @@ class _Arithmetic:
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
     ) -> "_Arithmetic":
-        wide = wide_dtype(dtype)
+        wide = wide_type(dtype)
         join = None if reduction is None else _join_of(wide, reduction)
         rounds = is_narrow_float(dtype) and reduction not in _EXTREMES
         may_use_targets = may_use_targets and join is not None and dtype == wide

@@ -18,10 +18,11 @@ it is not cut.
 """
 
 import collections
+import functools
 import itertools
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import attrs
 import numpy as np
@@ -32,13 +33,13 @@ from ncc_runtime.execution.values.kernels.conversions import (
     is_narrow_float,
     narrowed,
     round_to,
-    wide_dtype,
+    wide_type,
     widened,
 )
 from ncc_runtime.execution.values.kernels.elementwise import BY_DTYPE, FUNCTIONS, PLAIN_LOOPS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, has_nan, keeps_bits
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
-from ncc_runtime.execution.values.kernels.regions import single_opcode
+from ncc_runtime.execution.values.kernels.regions import fold_of_rows, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import (
@@ -107,8 +108,10 @@ class BlockPlan:
         self._cut = self._cuts()
         self.levels = self._levels()
         self._views = read_in_any_layout(fusion)
-        self._observed = self._observed_values()
+        self._observed = observed_values(program, fusion)
         self.kept = self._kept_values()
+        self.kept_steps = _KeptSteps()
+        self.is_of_rank = any(step.opcode in ("partition-id", "replica-id") for step in fusion.body)
         self.rank_bytes = max(1, *map(_wide_bytes, fusion.values))
 
     # ---- which dimensions belong together
@@ -327,36 +330,47 @@ class BlockPlan:
                     kept.add(value)
         return frozenset(kept)
 
-    def _observed_values(self) -> frozenset[int]:
-        """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
-        observed = set(self.fusion.results)
-        for step in self.fusion.body:
-            if step.opcode in (CONSTANT, "dot"):
-                continue
-            if step.opcode == "reduce" and self._fold(step) in ("add", "multiply"):
-                continue
-            is_plain = OPCODES[step.opcode].shape in _ELEMENTWISE and not any(
-                keeps_bits(step.opcode, self.fusion.values[value].dtype.numpy)
-                for value in step.operands
-            )
-            if not is_plain or step.attributes.get("type") == "TOTALORDER":
-                observed.update(step.operands)
-        return frozenset(observed)
+    def fold_of_rows(
+        self, step: FusedInstr
+    ) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+        """What folds rows of an array behind initial values; None if it is no fold of rows.
 
-    def _fold(self, step: FusedInstr) -> str:
-        """The opcode that a fold is made of, if it is one."""
-        region = step.attributes["region"]
-        assert isinstance(region, int), region
-        return single_opcode(self.program.regions[region])
+        NaNs may be any.
+        """
+        array, *others = step.operands
+        kind = self.fusion.values[array]
+        folded = _integers(step, "dimensions")
+        rank = len(kind.shape)
+        if len(others) > 1 or {*folded} != {*range(rank - len(folded), rank)}:
+            return None
+        return fold_of_rows(_folded_opcode(self.program, step), kind.dtype.numpy)
 
     def folds_anything(self, step: FusedInstr) -> bool:
         """Whether a result of a fold may be one of its operands, untouched."""
-        return step.opcode == "reduce" and not self._fold(step)
+        return step.opcode == "reduce" and not _folded_opcode(self.program, step)
 
     # ---- performing it
 
-    def run(self, ranks: np.ndarray, operands: Arrays, results: Arrays) -> None:
-        """Compute for some ranks: operands and results are [ranks, *shape], results in place."""
+    @functools.cached_property
+    def blocks(self) -> int:
+        """Of one loop that is all there is but for constants, how many blocks it has; else 1."""
+        first, *others = self.levels
+        opcodes = {self.fusion.body[row].opcode for row in first.whole}
+        if others or opcodes - {CONSTANT} or len(first.loops) != 1:
+            return 1
+        return math.prod(first.loops[0].parts)
+
+    def run(
+        self,
+        ranks: np.ndarray,
+        operands: Arrays,
+        results: Arrays,
+        part: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Compute for some ranks: operands and results are [ranks, *shape], results in place.
+
+        Part (k, n) is the k-th of n shares of the blocks, at most as many as there are.
+        """
         at_once = max(1, BLOCK_BYTES // self.rank_bytes)
         with np.errstate(all="ignore"):
             for first in range(0, len(ranks), at_once):
@@ -367,7 +381,7 @@ class BlockPlan:
                     [operand[rows] for operand in operands],
                     [result[rows] for result in results],
                 )
-                some.run()
+                some.run(part)
 
     def writes_over(self, parameter: int, result: int) -> bool:
         """Whether a result may lie where a parameter of its type does: what is lost is not read."""
@@ -391,14 +405,46 @@ class BlockPlan:
         """Whether NaNs of a value must be canonical."""
         return value in self._observed
 
+    def is_spread_by_readers(self, value: int) -> bool:
+        """Whether all that read a value broadcast it themselves, and none keeps it."""
+        readers = (step for step in self.fusion.body if value in step.operands)
+        return value not in self.kept and all(
+            (step.opcode == "select" and _takes_memory(step, self.fusion))
+            or (_plain_loop(step, self.fusion) and not PLAIN_LOOPS[step.opcode][1])
+            for step in readers
+        )
+
     def is_read_in_any_layout(self, value: int) -> bool:
         """Whether a value need not be laid out row by row."""
         return value in self._views
 
 
+def observed_values(program: Program, fusion: Fusion) -> frozenset[int]:
+    """Values whose NaNs must be canonical: results, and what more than arithmetic reads."""
+    observed = set(fusion.results)
+    for step in fusion.body:
+        if step.opcode in (CONSTANT, "dot"):
+            continue
+        if step.opcode == "reduce" and _folded_opcode(program, step) in ("add", "multiply"):
+            continue
+        is_plain = OPCODES[step.opcode].shape in _ELEMENTWISE and not any(
+            keeps_bits(step.opcode, fusion.values[value].dtype.numpy) for value in step.operands
+        )
+        if not is_plain or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
+    return frozenset(observed)
+
+
+def _folded_opcode(program: Program, step: FusedInstr) -> str:
+    """The opcode that a fold is made of, if it is one."""
+    region = step.attributes["region"]
+    assert isinstance(region, int), region
+    return single_opcode(program.regions[region])
+
+
 def _wide_bytes(kind: ValueType) -> int:
     """Bytes of a value in the type that it is computed in."""
-    return kind.elements * wide_dtype(kind.dtype.numpy).itemsize
+    return kind.elements * wide_type(kind.dtype.numpy).itemsize
 
 
 def fusion_of(program: Program, instr: Instr) -> Fusion | None:
@@ -409,6 +455,11 @@ def fusion_of(program: Program, instr: Instr) -> Fusion | None:
         return program.fusions[number]
     if OPCODES[instr.opcode].shape not in _ELEMENTWISE and instr.opcode != "dot":
         return None
+    return single_step(program, instr)
+
+
+def single_step(program: Program, instr: Instr) -> Fusion:
+    """An instruction as a fusion of one step."""
     tensors = [program.tensors[TensorId(tensor)] for tensor in (*instr.operands, *instr.results)]
     count = len(instr.operands)
     results = tuple(range(count, len(tensors)))
@@ -438,6 +489,14 @@ class _Scratch(threading.local):
 _SCRATCH = _Scratch()
 
 
+class _KeptSteps(threading.local):
+    """The steps of a plan as a thread has prepared them, with its scratch memory."""
+
+    def __init__(self) -> None:
+        self.memory: np.ndarray | None = None
+        self.steps: dict[object, Sequence[_BlockStep]] = {}  # by loop and number of ranks
+
+
 class _Ranks:
     """A fusion on a few ranks."""
 
@@ -449,13 +508,13 @@ class _Ranks:
         self._values = dict(enumerate(operands))
         self._results = dict(zip(plan.fusion.results, results, strict=True))
 
-    def run(self) -> None:
+    def run(self, part: tuple[int, int]) -> None:
         fusion = self._plan.fusion
         for level in self._plan.levels:
             for row in level.whole:
                 self._whole(fusion.body[row])
             for loop in level.loops:
-                self._blocks(loop)
+                self._blocks(loop, part)
 
     def _whole(self, step: FusedInstr) -> None:
         types = self._plan.fusion.types(step.results)
@@ -481,22 +540,20 @@ class _Ranks:
         self._values[value] = place
         return place
 
-    def _blocks(self, loop: _Loop) -> None:
-        """All blocks of the steps of a loop."""
+    def _blocks(self, loop: _Loop, part: tuple[int, int]) -> None:
+        """The blocks of the steps of a loop, or a share of them."""
         plan = self._plan
         body = plan.fusion.body
         produced = {value for row in loop.steps for value in body[row].results}
         for value in sorted(produced & plan.kept):
             self._place(value)
-        steps = list(self._prepared(loop))
+        steps = self._steps(loop)
         read = {value for row in loop.steps for value in body[row].operands} - produced
         in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
-        local = _BlockValues(
-            {value: self._values[value] for value in read if value not in in_memory}
-        )
+        local = {value: self._values[value] for value in read if value not in in_memory}
         varying = []
         for step in steps:  # what is the same in every block is computed once
-            if step.is_invariant(local.own.keys() - in_memory, plan.kept):
+            if step.is_invariant(local.keys() - in_memory, plan.kept):
                 step.perform(local)
             else:
                 varying.append(step)
@@ -508,16 +565,33 @@ class _Ranks:
             )
             for value in in_memory
         }
-        for block in itertools.product(*map(range, loop.parts)):
-            one = _BlockValues(dict(local.own))
+        (share, shares), count = part, math.prod(loop.parts)
+        blocks = itertools.product(*map(range, loop.parts))
+        for block in itertools.islice(
+            blocks, share * count // shares, (share + 1) * count // shares
+        ):
+            values = dict(local)
             for value, cuts in extents.items():
                 array = self._values[value]
                 at = [slice(None)] * array.ndim
                 for axis, extent, k in cuts:
                     at[axis] = slice(block[k] * extent, (block[k] + 1) * extent)
-                one.own[value] = array[tuple(at)]
+                values[value] = array[tuple(at)]
             for step in varying:
-                step.perform(one)
+                step.perform(values)
+
+    def _steps(self, loop: _Loop) -> "Sequence[_BlockStep]":
+        """The steps of a loop; a thread keeps them as long as its scratch memory stays."""
+        if self._plan.is_of_rank:
+            return list(self._prepared(loop))
+        kept, key = self._plan.kept_steps, (id(loop), len(self._ranks))
+        if kept.memory is _SCRATCH.memory and key in kept.steps:
+            return kept.steps[key]
+        steps = list(self._prepared(loop))
+        if kept.memory is not _SCRATCH.memory:
+            kept.memory, kept.steps = _SCRATCH.memory, {}
+        kept.steps[key] = steps
+        return steps
 
     def _prepared(self, loop: _Loop) -> Iterator["_BlockStep"]:
         """Steps with the scratch memory that they write."""
@@ -545,9 +619,8 @@ class _Ranks:
             written: list[int] = []
             if _reads_float32(step, plan.fusion):  # operands are made float32 for all who read them
                 written += [value for value in dict.fromkeys(step.operands) if value not in slots]
-            if step.opcode in PLAIN_LOOPS and (
-                _computes_narrow(step, plan.fusion)
-                or (_plain_loop(step, plan.fusion) and step.results[0] not in plan.kept)
+            if (_computes_narrow(step, plan.fusion) and step.opcode in PLAIN_LOOPS) or (
+                _takes_memory(step, plan.fusion) and step.results[0] not in plan.kept
             ):
                 written.append(step.results[0])
             for value in written:
@@ -557,26 +630,24 @@ class _Ranks:
             ends = (value for value in {*step.operands, *step.results} if last[value] == row)
             free += [slots.pop(k) for k in ends if k in slots and k not in seen_through]
         shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in last}
-        kinds = {value: wide_dtype(types[value].dtype.numpy) for value in last}
+        kinds = {value: wide_type(types[value].dtype.numpy) for value in last}
         bytes_of = {value: math.prod(shapes[value]) * kinds[value].itemsize for value in last}
-        size = max((bytes_of[value] for _, written in chosen for value, _ in written), default=0)
+        size = max((bytes_of[value] for _, places in chosen for value, _ in places), default=0)
         size = -(-size // 64) * 64
         memory = _SCRATCH.of(count * size)
         for row, places in chosen:
+            step = body[row]
             results = tuple(
                 ValueType(types[value].dtype, plan.block_shape(loop, value))
-                for value in body[row].results
+                for value in step.results
             )
-            call = KernelCall(
-                plan.program, body[row].opcode, body[row].attributes, results, self._ranks
-            )
+            call = KernelCall(plan.program, step.opcode, step.attributes, results, self._ranks)
             outs = {}
             for value, slot in places:
                 part = memory[slot * size : slot * size + bytes_of[value]]
                 outs[value] = part.view(kinds[value]).reshape(shapes[value])
-            result = body[row].results[0]
-            readers = result in read[True], result in read[False]
-            yield _BlockStep(plan, body[row], call, outs, readers)
+            readers = step.results[0] in read[True], step.results[0] in read[False]
+            yield _BlockStep(plan, step, call, outs, readers)
 
 
 _VIEWS = ("bitcast-convert", "broadcast", "convert", "copy", "real", "reshape", "transpose")
@@ -590,6 +661,13 @@ def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
 
 
 _PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
+
+
+def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step writes where it is told, so that it needs no memory of its own."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands[-2:], *step.results)}
+    is_other = step.opcode in ("dot", "select") and len(kinds) == 1 and kinds <= _PLAIN
+    return is_other or _plain_loop(step, fusion)
 
 
 def _computes_narrow(step: FusedInstr, fusion: Fusion) -> bool:
@@ -606,16 +684,12 @@ def _reads_float32(step: FusedInstr, fusion: Fusion) -> bool:
     return _computes_narrow(step, fusion)
 
 
-@attrs.frozen(eq=False)
-class _BlockValues:
-    """Values of a block, and narrow floats among them in float32, if a step has needed that."""
-
-    own: dict[int, np.ndarray]
-    float32: dict[int, np.ndarray] = attrs.field(factory=dict)
-
-
 class _BlockStep:
-    """A step on the blocks of some ranks."""
+    """A step on the blocks of some ranks, prepared: what is the same for all blocks is known.
+
+    Values of a block are arrays by number, and narrow floats in float32, where a step has needed
+    that, by ~number.
+    """
 
     def __init__(
         self,
@@ -633,71 +707,111 @@ class _BlockStep:
         self._step = step
         self._call = call
         self._outs = outs
+        self._out = outs.get(step.results[0])
         self._readers = readers
-        self._is_plain = _plain_loop(step, plan.fusion)
-        self._computes_narrow = _computes_narrow(step, plan.fusion)
-        self._reads_float32 = _reads_float32(step, plan.fusion)
-        self._ndim = 1 + len(call.results[0].shape)
+        self._is_observed = any(plan.is_observed(value) for value in step.results)
+        shapes = [plan.fusion.values[value].shape for value in step.operands]
+        # of scalars there is one value for each rank
+        is_scalar = [not shape and bool(call.results[0].shape) for shape in shapes]
+        self._operands = [*zip(step.operands, is_scalar, strict=True)]
+        self._column = (len(call.ranks), *[1] * len(call.results[0].shape))
+        # computes from blocks of operands, by value, and adds the results, or writes into theirs
+        self.perform: Callable[[dict[int, np.ndarray]], None] = self._any
+        if _computes_narrow(step, plan.fusion):
+            self.perform = self._narrow
+        elif _reads_float32(step, plan.fusion):
+            self.perform = self._compare
+        elif _plain_loop(step, plan.fusion):
+            self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
+            self.perform = self._plain
+        elif step.opcode == "convert" and call.results[0].dtype is DType.F32:
+            self.perform = self._widen
+        elif step.opcode == "select" and self._out is not None:
+            self.perform = self._select
+        elif step.opcode == "reduce" and (fold := plan.fold_of_rows(step)) is not None:
+            self._fold = fold
+            self._rows = (len(call.ranks), *call.results[0].shape, -1)
+            self.perform = self._reduce
+        elif step.opcode == "broadcast" and plan.is_spread_by_readers(step.results[0]):
+            dimensions = _integers(step, "dimensions")
+            order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
+            self._order = (0, *(axis + 1 for axis in order))
+            column = [*self._column]
+            for dimension in dimensions:
+                column[dimension + 1] = call.results[0].shape[dimension]
+            self._column = tuple(column)
+            self.perform = self._broadcast
 
     def is_invariant(self, known: Set[int], kept: Set[int]) -> bool:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
-            not self._is_plain
-            and not self._reads_float32
+            not self._outs
             and known >= {*step.operands}
             and not any(v in kept for v in step.results)
         )
 
-    def perform(self, values: _BlockValues) -> None:
-        """Compute from blocks of operands, by value, and add the results, or write into theirs."""
-        step, own = self._step, values.own
-        if self._computes_narrow:
-            self._narrow(values)
-            return
-        is_widened = step.opcode == "convert" and step.operands[0] in values.float32
-        if is_widened and self._call.results[0].dtype is DType.F32:
-            self._add(own, [values.float32[step.operands[0]]])
-            return
-        if self._reads_float32:
-            operands = self._in_float32(values)
-        else:
-            operands = [own[value] for value in step.operands]
-        if self._is_plain:
-            self._plain(own, operands)
-            return
+    def _any(self, values: dict[int, np.ndarray]) -> None:
+        step = self._step
+        operands = [values[value] for value in step.operands]
         if step.opcode == "dot":
             operands = [np.ascontiguousarray(array) for array in operands]
-        self._add(own, fused_step(self._call, step, operands))
+        self._add(values, fused_step(self._call, step, operands, self._out))
 
-    def _add(self, own: dict[int, np.ndarray], arrays: Arrays) -> None:
-        for value, kind, array in zip(self._step.results, self._call.results, arrays, strict=True):
-            if value in own:
-                own[value][...] = array
+    def _add(self, values: dict[int, np.ndarray], arrays: Arrays) -> None:
+        """Results are written where they have memory."""
+        step = self._step
+        for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
+            if value in values:
+                values[value][...] = array
             else:
                 typed = array.astype(kind.dtype.numpy, copy=False)
                 is_free = self._plan.is_read_in_any_layout(value)
-                own[value] = typed if is_free else np.ascontiguousarray(typed)
+                values[value] = typed if is_free else np.ascontiguousarray(typed)
 
-    def _in_float32(self, values: _BlockValues) -> Arrays:
-        """The operands in float32."""
-        for value in self._step.operands:
-            if value not in values.float32:
-                array = values.own[value]
-                is_repeated = 0 in array.strides  # widened where its elements lie
-                out = None if is_repeated else self._outs[value]
-                values.float32[value] = widened(array, out=out)
-        return [values.float32[value] for value in self._step.operands]
+    def _given(self, values: dict[int, np.ndarray]) -> Arrays:
+        """The operands, as numpy broadcasts them."""
+        return [
+            values[value].reshape(self._column) if is_scalar else values[value]
+            for value, is_scalar in self._operands
+        ]
 
-    def _narrow(self, values: _BlockValues) -> None:
+    def _plain(self, values: dict[int, np.ndarray]) -> None:
+        (value,) = self._step.results
+        operands = self._given(values)
+        place = values[value] if self._out is None else self._out
+        out = place
+        if self._needs_rows:
+            operands = [np.ascontiguousarray(array) for array in operands]
+            if not place.flags.c_contiguous:
+                out = np.empty_like(place, order="C")
+        self._function(*operands, out=out)
+        self._make_nans_canonical(out)
+        if out is not place:
+            place[...] = out
+        values[value] = place
+
+    def _in_float32(self, values: dict[int, np.ndarray]) -> Arrays:
+        """The operands in float32, as numpy broadcasts them."""
+        for value, _ in self._operands:
+            if ~value not in values:
+                array = values[value]
+                # of what is broadcast each element is widened once
+                out = None if 0 in array.strides else self._outs[value]
+                values[~value] = widened(array, out=out)
+        return [
+            values[~value].reshape(self._column) if is_scalar else values[~value]
+            for value, is_scalar in self._operands
+        ]
+
+    def _narrow(self, values: dict[int, np.ndarray]) -> None:
         """Arithmetic in float32, rounded once."""
         (value,) = self._step.results
         dtype = self._call.results[0].dtype.numpy
         operands = self._in_float32(values)
-        out = self._outs.get(value)
+        out = self._out
         if out is not None:
             function, needs_rows = PLAIN_LOOPS[self._step.opcode]
-            operands = [self._with_all_dimensions(array) for array in operands]
             if needs_rows:
                 operands = [np.ascontiguousarray(array) for array in operands]
             function(*operands, out=out)
@@ -708,33 +822,49 @@ class _BlockStep:
         in_float32, as_it_is = self._readers
         if in_float32:
             round_to(out, dtype)
-            values.float32[value] = out
+            values[~value] = out
         if as_it_is or not in_float32:
-            values.own[value] = narrowed(out, dtype, out=values.own.get(value))
+            values[value] = narrowed(out, dtype, out=values.get(value))
 
-    def _with_all_dimensions(self, array: np.ndarray) -> np.ndarray:
-        """An array that lacks dimensions has the leading ones: one value for each rank."""
-        if array.ndim == self._ndim:
-            return array
-        return array.reshape(array.shape + (1,) * (self._ndim - array.ndim))
+    def _compare(self, values: dict[int, np.ndarray]) -> None:
+        self._add(values, fused_step(self._call, self._step, self._in_float32(values)))
 
-    def _plain(self, own: dict[int, np.ndarray], operands: Arrays) -> None:
+    def _widen(self, values: dict[int, np.ndarray]) -> None:
+        """A narrow float as float32, which others may have needed before."""
+        (operand,) = self._step.operands
+        if ~operand in values:
+            self._add(values, [values[~operand]])
+        else:
+            self._any(values)
+
+    def _broadcast(self, values: dict[int, np.ndarray]) -> None:
+        """Its readers spread it: new dimensions have size 1."""
+        (operand,), (result,) = self._step.operands, self._step.results
+        values[result] = values[operand].transpose(self._order).reshape(self._column)
+
+    def _select(self, values: dict[int, np.ndarray]) -> None:
+        assert self._out is not None, "a value has memory"
+        condition, if_true, if_false = self._given(values)
+        np.copyto(self._out, if_false)
+        np.copyto(self._out, if_true, where=condition)
+        values[self._step.results[0]] = self._out
+
+    def _reduce(self, values: dict[int, np.ndarray]) -> None:
+        """A fold of the last dimensions of one array, as `regions.fold` does it."""
+        array, initial = (values[value] for value in self._step.operands)
+        start = initial.reshape(self._column)
+        total = self._fold(start, np.ascontiguousarray(array).reshape(self._rows))
+        self._make_nans_canonical(total)
         (value,) = self._step.results
-        operands = [self._with_all_dimensions(array) for array in operands]
-        place = self._outs.get(value, own.get(value))
-        assert place is not None, "a value has memory"
-        out = place
-        function, needs_rows = PLAIN_LOOPS[self._step.opcode]
-        if needs_rows:
-            operands = [np.ascontiguousarray(array) for array in operands]
-            if not place.flags.c_contiguous:
-                out = np.empty_like(place, order="C")
-        function(*operands, out=out)
-        if self._plan.is_observed(value) and has_nan(out):
-            out[...] = canonical_nans(out)
-        if out is not place:
-            place[...] = out
-        own[value] = place
+        if value in values:
+            values[value][...] = total
+        else:
+            values[value] = total
+
+    def _make_nans_canonical(self, array: np.ndarray) -> None:
+        # the greatest of numbers is a NaN if there is one
+        if self._is_observed and np.isnan(np.maximum.reduce(array, axis=None)):
+            array[...] = canonical_nans(array)
 
 
 def _integers(step: FusedInstr, name: str) -> tuple[int, ...]:

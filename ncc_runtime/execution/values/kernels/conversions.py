@@ -32,7 +32,7 @@ def is_narrow_float(dtype: np.dtype) -> bool:
 
 
 @functools.cache
-def wide_dtype(dtype: np.dtype) -> np.dtype:
+def wide_type(dtype: np.dtype) -> np.dtype:
     """What it is computed in: float32 for narrow floats, 8 bits for fewer, else itself."""
     if is_narrow_float(dtype):
         return _FLOAT32
@@ -44,7 +44,7 @@ def wide_dtype(dtype: np.dtype) -> np.dtype:
 def widened(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """The array in the type that it is computed in, laid out as it was; narrow ones in `out`."""
     dtype = array.dtype
-    target = wide_dtype(dtype)
+    target = wide_type(dtype)
     if dtype == target:
         return array
     if target != _FLOAT32:
@@ -73,7 +73,7 @@ def narrowed(
     """
     if array.dtype == dtype:
         return array
-    wide = wide_dtype(dtype)
+    wide = wide_type(dtype)
     if array.dtype != wide or wide == dtype:
         with np.errstate(all="ignore"):
             result = array.astype(dtype)

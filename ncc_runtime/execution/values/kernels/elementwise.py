@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import bits
-from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, widened
-from ncc_runtime.execution.values.kernels.numbers import total_order
+from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, wide_type, widened
+from ncc_runtime.execution.values.kernels.numbers import may_be_nan, total_order
 from ncc_runtime.neff.shared.dtypes import DType
 
 Parts = tuple[np.ndarray, np.ndarray]
@@ -445,3 +445,64 @@ PLAIN_LOOPS: Mapping[str, tuple[Function, bool]] = {
 
 It can be told where to write.
 """
+
+
+_OF_INTEGERS: Mapping[str, Function] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "subtract": np.subtract,
+    "xor": np.bitwise_xor,
+}
+_OF_BOOLEANS: Mapping[str, Function] = {
+    "add": np.bitwise_or,
+    "and": np.bitwise_and,
+    "multiply": np.bitwise_and,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _copied(array: np.ndarray, out: np.ndarray) -> None:
+    np.copyto(out, array, casting="unsafe")
+
+
+def _selected(
+    condition: np.ndarray, if_true: np.ndarray, if_false: np.ndarray, out: np.ndarray
+) -> None:
+    np.copyto(out, if_false)
+    np.copyto(out, if_true, where=condition)
+
+
+def loop_of(
+    opcode: str, attributes: Attributes, operands: Sequence[np.dtype], result: np.dtype
+) -> tuple[Callable[..., object], bool] | None:
+    """What computes an opcode as `apply` does, told by `out` where to write; None for many.
+
+    And whether it needs contiguous rows. `out` may be no memory of operands.
+    """
+    first = operands[-1]
+    is_own = first.isbuiltin == 1 and wide_type(first) == first and first.kind != "c"
+    if opcode == "select":
+        return _selected, False
+    if opcode == "copy":
+        return _copied, False
+    if opcode == "convert":
+        is_exact = is_own and (not may_be_nan(first) or result.kind == "f")
+        is_plain = result.isbuiltin == 1 and result.kind in "iuf" and result != np.float16
+        return (_copied, False) if is_exact and is_plain else None
+    if not is_own or len(set(operands)) > 1:
+        return None
+    if opcode == "compare" and attributes.get("type") != "TOTALORDER":
+        return _DIRECTIONS[str(attributes["direction"])], False
+    if first != result:
+        return None
+    if first.kind == "f":
+        return PLAIN_LOOPS.get(opcode)
+    function = (_OF_BOOLEANS if first.kind == "b" else _OF_INTEGERS).get(opcode)
+    return None if function is None else (function, False)

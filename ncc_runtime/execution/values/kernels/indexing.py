@@ -84,23 +84,54 @@ def _window_index(
     return (counted(batch, 0), *clamped)
 
 
-def _starts(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Start indices, given as scalars or as one vector, one array [ranks] per dimension."""
-    columns = (array.reshape(len(array), -1) for array in operands)
-    return [as_int64(column) for array in columns for column in array.T]
-
-
 def counted(shape: tuple[int, ...], axis: int) -> np.ndarray:
     """Each element's own index along one axis."""
     column = np.arange(shape[axis]).reshape(-1, *([1] * (len(shape) - axis - 1)))
     return np.broadcast_to(column, shape)
 
 
+class SliceAtStarts:
+    """A slice of the array of every rank, at starts that are data; it is clamped to fit.
+
+    Starts are scalars, one for each dimension, or one vector. All arrays stay where they are; what
+    they hold counts when the slice is read or written, which is one indexing of one view.
+    """
+
+    def __init__(
+        self, array: np.ndarray, starts: Arrays, sizes: Sequence[int], *, writeable: bool
+    ) -> None:
+        partial, full = _partial_and_full(array, sizes)
+        self._windows = _windows(array, partial, full, sizes, writeable=writeable)
+        columns = [column for one in starts for column in one.reshape(len(array), -1).T]
+        self._starts = [columns[d] for d in partial]
+        self._most = [array.shape[d + 1] - sizes[d] for d in partial]
+        self._clamped = [np.empty(len(array), np.int64) for _ in partial]
+        self._index = (np.arange(len(array)), *self._clamped)
+        self._to_windows = (0, *(d + 1 for d in (*full, *partial)))
+        self._from_windows = np.argsort(self._to_windows).tolist()
+
+    def _read_starts(self) -> None:
+        for start, most, clamped in zip(self._starts, self._most, self._clamped, strict=True):
+            np.maximum(as_int64(start), 0, out=clamped)
+            np.minimum(clamped, most, out=clamped)
+
+    def read(self, target: np.ndarray) -> None:
+        """Copy the slice, [ranks, *sizes], into an array."""
+        self._read_starts()
+        target[...] = self._windows[self._index].transpose(self._from_windows)
+
+    def write(self, update: np.ndarray) -> None:
+        """Overwrite the slice, [ranks, *sizes]."""
+        self._read_starts()
+        self._windows[self._index] = update.transpose(self._to_windows)
+
+
 def _dynamic_slice(call: KernelCall, operands: Arrays) -> Arrays:
     array, sizes = operands[0], call.results[0].shape
-    if not call.results[0].elements:
-        return [np.empty((len(array), *sizes), array.dtype)]
-    return [windows_at(array, _starts(operands[1:]), sizes, array.shape[:1])]
+    result = np.empty((len(array), *sizes), array.dtype)
+    if result.size:
+        SliceAtStarts(array, operands[1:], sizes, writeable=False).read(result)
+    return [result]
 
 
 def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
@@ -111,13 +142,8 @@ def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
 
 def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> None:
     """Overwrite a slice of the array of every rank, clamped to fit."""
-    if not update.size:
-        return
-    sizes = update.shape[1:]
-    partial, full = _partial_and_full(array, sizes)
-    view = _windows(array, partial, full, sizes, writeable=True)
-    index = _window_index(array, _starts(starts), partial, sizes, array.shape[:1])
-    view[index] = update.transpose(0, *(d + 1 for d in (*full, *partial)))
+    if update.size:
+        SliceAtStarts(array, [*starts], update.shape[1:], writeable=True).write(update)
 
 
 def _gather(call: KernelCall, operands: Arrays) -> Arrays:

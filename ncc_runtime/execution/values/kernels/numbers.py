@@ -39,6 +39,12 @@ def quiet_nans(array: np.ndarray) -> np.ndarray:
     return np.where(is_nan, raw | highest, raw).view(array.dtype)
 
 
+@functools.cache  # numpy makes the names of its types anew each time
+def may_be_nan(dtype: np.dtype) -> bool:
+    """Whether it is a type of floats or of complex numbers."""
+    return dtype.kind in "fc" or "float" in dtype.name
+
+
 def has_nan(array: np.ndarray) -> bool:
     """Whether float32 or float64 that are not empty have a NaN, which is greater than all."""
     with np.errstate(invalid="ignore"):
@@ -47,12 +53,12 @@ def has_nan(array: np.ndarray) -> bool:
 
 def canonical_nans(array: np.ndarray) -> np.ndarray:
     """The array with every NaN the positive quiet one, so that no bit depends on the batch."""
-    if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+    if not may_be_nan(array.dtype):
         return array
     if array.dtype.kind == "c":  # each part by itself: the other one may be a number
         parts = np.ascontiguousarray(array).view(array.real.dtype)
         return canonical_nans(parts).view(array.dtype).reshape(array.shape)
-    if array.dtype in _HOST_FLOATS and array.size and not has_nan(array):
+    if array.dtype in HOST_FLOATS and array.size and not has_nan(array):
         return array
     if array.dtype.itemsize == 1:
         is_nan = _nans_of_a_byte(array.dtype)[array.view(np.uint8)]
@@ -66,7 +72,7 @@ def canonical_nans(array: np.ndarray) -> np.ndarray:
     return np.where(is_nan, np.array(np.nan, array.dtype), array)
 
 
-_HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @functools.cache

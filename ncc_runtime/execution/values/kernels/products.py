@@ -5,6 +5,7 @@ and its bits do not depend on how many ranks there are. Narrow floats are summed
 rounded once.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -27,16 +28,13 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
 
     `out` is [ranks, *shape] with each rank's elements row by row.
     """
-    left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
-    left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    depth = math.prod(_sizes(operands[0], left_sum))
+    depth = math.prod(_sizes(operands[0], call.integers("lhs_contracting")))
     left, right = _summands(call, operands, depth)
-    left_matrices = _matrices(left, left_batch, left_sum, is_left=True)
-    right_matrices = _matrices(right, right_batch, right_sum, is_left=False)
+    left_matrices, right_matrices = matrices_of(call, [left, right])
     place = None
     if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
-        rows, columns = left_matrices.shape[2], right_matrices.shape[3]
-        place = out.reshape(*left_matrices.shape[:2], rows, columns, copy=False)
+        shape = (*left_matrices.shape[:-1], right_matrices.shape[-1])
+        place = out.reshape(shape, copy=False)
     product = _product(left_matrices, right_matrices, place)
     if place is not None:
         assert out is not None
@@ -44,15 +42,44 @@ def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Ar
     return [_rounded(call, product.reshape(len(call.ranks), *call.results[0].shape))]
 
 
+def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Both operands of a dot as [ranks, *batches, rows, columns], views where that is possible."""
+    left, right = operands
+    return (
+        _matrices(left, call.integers("lhs_batch"), call.integers("lhs_contracting"), is_left=True),
+        _matrices(
+            right, call.integers("rhs_batch"), call.integers("rhs_contracting"), is_left=False
+        ),
+    )
+
+
 def _matrices(
     array: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], *, is_left: bool
 ) -> np.ndarray:
-    """An operand as [ranks, batches, rows, columns], where the summed index is the inner one."""
-    free = _other_axes(array.ndim - 1, batch + summed)
+    """An operand as [ranks, *batches, rows, columns], where the summed index is the inner one.
+
+    It is a view where BLAS can read that; one array for all ranks is laid out once.
+    """
+    if len(array) > 1 and not array.strides[0]:
+        one = _matrices(array[:1], batch, summed, is_left=is_left)
+        return np.broadcast_to(one, (len(array), *one.shape[1:]))
+    axes, shape = _matrix_axes(array.shape, batch, summed, is_left)
+    found = array.transpose(axes).reshape(shape)
+    is_readable = array.itemsize in found.strides[-2:] or 1 in found.shape[-2:]
+    return found if is_readable else np.ascontiguousarray(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _matrix_axes(
+    shape: tuple[int, ...], batch: tuple[int, ...], summed: tuple[int, ...], is_left: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of [ranks, …] in the order of a stack of matrices, and the shape of that."""
+    ranks, *sizes = shape
+    free = _other_axes(len(sizes), batch + summed)
     first, second = (free, summed) if is_left else (summed, free)
-    moved = array.transpose(0, *(axis + 1 for axis in (*batch, *first, *second)))
-    sizes = (math.prod(_sizes(array, axes)) for axes in (batch, first, second))
-    return moved.reshape(len(array), *sizes)
+    rows, columns = (math.prod(sizes[axis] for axis in axes) for axes in (first, second))
+    axes = (0, *(axis + 1 for axis in (*batch, *first, *second)))
+    return axes, (ranks, *(sizes[axis] for axis in batch), rows, columns)
 
 
 def is_laid_out_alike(

@@ -1,6 +1,7 @@
 """Regions: scalar computations applied to whole arrays, and folds of dimensions with them."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -9,7 +10,9 @@ from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonica
 from ncc_runtime.neff.program import CONSTANT, Region
 from ncc_runtime.neff.shared.dtypes import scalar
 
-_SUMS = {"add": np.add, "multiply": np.multiply}
+SUMS = {"add": np.add, "multiply": np.multiply}
+"""Folds of float32 and float64 that numpy has a loop for, which goes pairwise."""
+EXTREMES = {"maximum": np.maximum, "minimum": np.minimum}
 
 
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
@@ -18,12 +21,7 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     Values that are only moved keep their bits; of those computed, a NaN that is a
     result, or whose bits are observed, becomes the canonical one.
     """
-    values = list(arguments)
-    # Values whose bits are results, are moved on, or tell one NaN from another.
-    observed = set(region.results)
-    for step in region.body:
-        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
-            observed.update(step.operands)
+    values, observed = list(arguments), observed_in(region)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == CONSTANT:
@@ -36,6 +34,15 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
             is_observed = len(values) in observed
             values.append(canonical_nans(value) if is_computed and is_observed else value)
     return [values[number] for number in region.results]
+
+
+def observed_in(region: Region) -> set[int]:
+    """Values whose bits are results, are moved on, or tell one NaN from another."""
+    observed = set(region.results)
+    for step in region.body:
+        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
+    return observed
 
 
 def fold(
@@ -60,11 +67,26 @@ def fold(
     if not size:
         return start
     opcode = single_opcode(region)
-    if opcode in _SUMS and rows[0].dtype in (np.float32, np.float64):
-        results = [_SUMS[opcode].reduce(rows[0], axis=-1)]
-    else:
-        results = _fold_pairwise(region, rows)
-    return evaluate(region, [*start, *results])
+    if (join := fold_of_rows(opcode, rows[0].dtype)) is not None:
+        with np.errstate(all="ignore"):
+            return [canonical_nans(join(start[0], rows[0]))]
+    return evaluate(region, [*start, *_fold_pairwise(region, rows)])
+
+
+def fold_of_rows(
+    opcode: str, dtype: np.dtype
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray] | None:
+    """What joins rows [.., elements] by one operation behind initial values [..], by numpy's loops.
+
+    None where there is none with the bits of a fold in pairs. NaNs may be any.
+    """
+    if opcode in SUMS and dtype in (np.float32, np.float64):
+        join = SUMS[opcode]
+        return lambda start, rows: join(start, join.reduce(rows, axis=-1))
+    if opcode in EXTREMES and (dtype in (np.float32, np.float64) or dtype.kind in "iu"):
+        either = elementwise.FUNCTIONS[opcode]
+        return lambda start, rows: either(start, _extreme(opcode, rows))
+    return None
 
 
 def single_opcode(region: Region) -> str:
@@ -74,6 +96,19 @@ def single_opcode(region: Region) -> str:
         if sorted(step.operands) == [0, 1]:
             return step.opcode
     return ""
+
+
+def _extreme(opcode: str, rows: np.ndarray) -> np.ndarray:
+    """The largest or smallest of each row, which is one whatever the order; -0 is less than 0."""
+    found = np.asarray(EXTREMES[opcode].reduce(rows, axis=-1))
+    is_zero = found == 0
+    if rows.dtype.kind == "f" and is_zero.any():  # numpy takes either one
+        some = rows[is_zero]
+        is_wanted = (some == 0) & (np.signbit(some) == (opcode == "minimum"))
+        zero = found.dtype.type(0)
+        wanted, other = (-zero, zero) if opcode == "minimum" else (zero, -zero)
+        found[is_zero] = np.where(is_wanted.any(axis=-1), wanted, other)
+    return found
 
 
 def _fold_pairwise(region: Region, arrays: list[np.ndarray]) -> list[np.ndarray]:
