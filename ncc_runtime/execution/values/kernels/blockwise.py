@@ -37,9 +37,10 @@ from ncc_runtime.execution.values.kernels.conversions import (
     widened,
 )
 from ncc_runtime.execution.values.kernels.elementwise import BY_DTYPE, FUNCTIONS, PLAIN_LOOPS
+from ncc_runtime.execution.values.kernels.folds import fold_of_rows
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
-from ncc_runtime.execution.values.kernels.regions import fold_of_rows, single_opcode
+from ncc_runtime.execution.values.kernels.regions import single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import (
@@ -56,6 +57,9 @@ from ncc_runtime.neff.table import Instr
 BLOCK_BYTES = 512 * 1024
 """Of the largest value of a loop: a few of them fit into the last cache (measured: with 128 KiB the
 calls take as long again as their work)."""
+
+LEAST_ROW = 512
+"""Elements: shorter rows of a block cost numpy more than their staying in a cache saves."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
@@ -240,6 +244,9 @@ class BlockPlan:
                     for n in range(1, size + 1)
                     if size % n == 0 and (room // n <= BLOCK_BYTES or n == size)
                 )
+                if members[root][largest] == len(types[largest].shape) - 1:
+                    while number > 1 and (size % number or size // number < LEAST_ROW):
+                        number -= 1
                 if number > 1 or not chosen:
                     chosen.append(root)
                     parts.append(number)

@@ -12,12 +12,13 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.conversions import is_narrow_float
+from ncc_runtime.execution.values.kernels.folds import fold
 from ncc_runtime.execution.values.kernels.indexing import INDEXING_KERNELS, scatter
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
 from ncc_runtime.execution.values.kernels.numeric import METHOD_KERNELS, rng_bit_generator
 from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot
-from ncc_runtime.execution.values.kernels.regions import evaluate, fold
+from ncc_runtime.execution.values.kernels.regions import evaluate
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
