@@ -6,14 +6,8 @@ import ml_dtypes  # noqa: F401 - the types' own conversions are the oracle
 import numpy as np
 import pytest
 
-from ncc_runtime.execution.values.kernels.conversions import (
-    convert,
-    narrowed,
-    round_to,
-    wide_type,
-    widened,
-)
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, round_to, widened
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, wide_type
 from ncc_runtime.neff.shared.dtypes import DType
 from tests.kernel_ways import WAYS, compute_by
 

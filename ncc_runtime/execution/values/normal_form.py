@@ -22,14 +22,12 @@ from ncc_runtime.execution.values.kernels import loops
 from ncc_runtime.execution.values.kernels.compiled import loop, pointers
 from ncc_runtime.execution.values.kernels.conversions import (
     byte_tables,
-    is_narrow_float,
     narrowed,
     round_to,
-    wide_type,
     widened,
 )
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, wide_type
 from ncc_runtime.execution.values.transfers import reduce_parts
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction

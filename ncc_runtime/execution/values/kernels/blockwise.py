@@ -29,19 +29,18 @@ import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
-from ncc_runtime.execution.values.kernels.conversions import (
-    is_narrow_float,
-    narrowed,
-    round_to,
-    wide_type,
-    widened,
-)
+from ncc_runtime.execution.values.kernels.conversions import narrowed, round_to, widened
 from ncc_runtime.execution.values.kernels.elementwise import BY_DTYPE, FUNCTIONS, PLAIN_LOOPS
 from ncc_runtime.execution.values.kernels.folds import fold_of_rows
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
+from ncc_runtime.execution.values.kernels.numbers import (
+    canonical_nans,
+    is_narrow_float,
+    keeps_bits,
+    wide_type,
+)
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
 from ncc_runtime.execution.values.kernels.regions import single_opcode
-from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, ThreadMemory
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import (
     CONSTANT,
@@ -482,18 +481,8 @@ def can_be_cut(fusion: Fusion) -> bool:
     return is_unique and all(value.elements for value in fusion.values)
 
 
-class _Scratch(threading.local):
-    """Memory of a thread for the values of a block."""
-
-    memory: np.ndarray = np.empty(0, np.uint8)
-
-    def of(self, size: int) -> np.ndarray:
-        if len(self.memory) < size:
-            self.memory = np.empty(size, np.uint8)
-        return self.memory
-
-
-_SCRATCH = _Scratch()
+_SCRATCH = ThreadMemory()
+"""For the values of a block."""
 
 
 class _KeptSteps(threading.local):

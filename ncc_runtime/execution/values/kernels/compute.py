@@ -11,10 +11,9 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
-from ncc_runtime.execution.values.kernels.conversions import is_narrow_float
 from ncc_runtime.execution.values.kernels.folds import fold
 from ncc_runtime.execution.values.kernels.indexing import INDEXING_KERNELS, scatter
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, keeps_bits
 from ncc_runtime.execution.values.kernels.numeric import METHOD_KERNELS, rng_bit_generator
 from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot

@@ -18,27 +18,15 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.compiled import LEAST, loop
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, quiet_nans
+from ncc_runtime.execution.values.kernels.numbers import (
+    canonical_nans,
+    is_narrow_float,
+    quiet_nans,
+    wide_type,
+)
 from ncc_runtime.neff.shared.dtypes import DType
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-
-
-@functools.cache
-def is_narrow_float(dtype: np.dtype) -> bool:
-    """Whether it is a float that is computed in float32."""
-    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
-
-
-@functools.cache
-def wide_type(dtype: np.dtype) -> np.dtype:
-    """What it is computed in: float32 for narrow floats, 8 bits for fewer, else itself."""
-    if is_narrow_float(dtype):
-        return _FLOAT32
-    if dtype.name in _NARROW_INTEGERS:
-        return np.dtype(np.uint8 if dtype.name[0] == "u" else np.int8)
-    return dtype
 
 
 def widened(array: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import bits
-from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, wide_type, widened
-from ncc_runtime.execution.values.kernels.numbers import may_be_nan, total_order
+from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, widened
+from ncc_runtime.execution.values.kernels.numbers import may_be_nan, total_order, wide_type
 from ncc_runtime.neff.shared.dtypes import DType
 
 Parts = tuple[np.ndarray, np.ndarray]

@@ -18,15 +18,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.conversions import (
-    is_narrow_float,
-    narrowed,
-    round_to,
-    wide_type,
-    widened,
-)
+from ncc_runtime.execution.values.kernels.conversions import narrowed, round_to, widened
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
-from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS
+from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, is_narrow_float, wide_type
 from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
 from ncc_runtime.neff.program import Region
 

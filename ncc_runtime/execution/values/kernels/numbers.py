@@ -1,4 +1,4 @@
-"""NaNs, and the total order of floats.
+"""NaNs, the total order of floats, and the types that numbers are computed in.
 
 The NaN of a result is the operand's where bits are only moved, else the canonical one: which NaN
 arithmetic keeps depends on numpy's loops, not on the program.
@@ -96,3 +96,22 @@ def total_order(array: np.ndarray) -> np.ndarray:
         array = array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.dtype(f"i{array.dtype.itemsize}"))
     return np.where(raw < 0, raw ^ np.iinfo(raw.dtype).max, raw)
+
+
+NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
+
+
+@functools.cache
+def is_narrow_float(dtype: np.dtype) -> bool:
+    """Whether it is a float that is computed in float32."""
+    return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
+
+
+@functools.cache
+def wide_type(dtype: np.dtype) -> np.dtype:
+    """What it is computed in: float32 for narrow floats, 8 bits for fewer, else itself."""
+    if is_narrow_float(dtype):
+        return np.dtype(np.float32)
+    if dtype.name in NARROW_INTEGERS:
+        return np.dtype(np.uint8 if dtype.name[0] == "u" else np.int8)
+    return dtype

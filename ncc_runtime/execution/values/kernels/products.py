@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values.kernels.conversions import narrowed, widened
+from ncc_runtime.execution.values.kernels.numbers import wide_type
 from ncc_runtime.execution.values.kernels.windows import element_under, spread
-from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, ThreadMemory
 from ncc_runtime.neff.program import AttributeValue
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
@@ -20,26 +22,63 @@ from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labe
 PATCH_ELEMENTS = 1 << 19
 """Elements of one rank that a convolution may lay out at once; or as many as its result has."""
 
-_EXACT_BITS = 53  # of a float64
+_EXACT_BITS = {np.float32: 24, np.float64: 53}
+"""Bits of a whole number that a float holds, whatever they are."""
+
+
+_WIDENED = ThreadMemory(), ThreadMemory()
+"""For the operands of a product of one rank, in the type that it is summed in."""
+
+_SUMS = ThreadMemory()
+"""For the product of one rank before it is rounded."""
 
 
 def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     """[ranks, batch…, free dimensions of the left operand…, of the right one…], perhaps in `out`.
 
-    `out` is [ranks, *shape] with each rank's elements row by row.
+    `out` is [ranks, *shape] with each rank's elements row by row. Operands of other types than they
+    are summed in are converted rank by rank.
     """
     depth = math.prod(_sizes(operands[0], call.integers("lhs_contracting")))
-    left, right = _summands(call, operands, depth)
-    left_matrices, right_matrices = matrices_of(call, [left, right])
-    place = None
-    if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
-        shape = (*left_matrices.shape[:-1], right_matrices.shape[-1])
-        place = out.reshape(shape, copy=False)
-    product = _product(left_matrices, right_matrices, place)
-    if place is not None:
-        assert out is not None
-        return [out]
-    return [_rounded(call, product.reshape(len(call.ranks), *call.results[0].shape))]
+    dtype, kind = _summing_dtype(call.results[0].dtype, operands, depth), call.results[0].dtype
+    result = out
+    if result is None or result.dtype != kind.numpy:
+        result = np.empty((len(call.ranks), *call.results[0].shape), kind.numpy)
+    if all(array.dtype == dtype for array in operands):
+        left, right = matrices_of(call, operands)
+        shape = (*left.shape[:-1], right.shape[-1])
+        if result.dtype == dtype:
+            _product(left, right, result.reshape(shape, copy=False))
+        else:
+            result[...] = _rounded(_product(left, right), kind).reshape(result.shape)
+        return [result]
+    given: list[np.ndarray] = [*operands]
+    for rank in range(len(call.ranks)):
+        for side, array in enumerate(operands):
+            if not rank or array.strides[0]:  # else it is one for all ranks
+                given[side] = _summand(array[rank : rank + 1], dtype, _WIDENED[side])
+        left, right = matrices_of(call, given)
+        shape = (*left.shape[:-1], right.shape[-1])
+        place = result[rank : rank + 1]
+        if result.dtype == dtype:
+            _product(left, right, place.reshape(shape, copy=False))
+        else:
+            sums = _product(left, right, _SUMS.array(shape, dtype))
+            place[...] = _rounded(sums, kind).reshape(place.shape)
+    return [result]
+
+
+def _summand(array: np.ndarray, dtype: np.dtype, memory: ThreadMemory) -> np.ndarray:
+    """The array in another type, laid out as it is, as a product reads it; perhaps in `memory`."""
+    if array.dtype == dtype:
+        return array
+    out = memory.array(array.shape, dtype) if array.flags.c_contiguous else None
+    if wide_type(array.dtype) == dtype:
+        return widened(array, out=out)
+    if out is None:
+        return array.astype(dtype)
+    np.copyto(out, array, casting="unsafe")
+    return out
 
 
 def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndarray]:
@@ -157,7 +196,7 @@ def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
         else:
             product = _product(left_rows, wide_right[rank, group, batch])
             result[at][in_group] += product.reshape(-1, rest, columns)
-    return [_rounded(call, result.reshape(ranks, *call.results[0].shape))]
+    return [_rounded(result.reshape(ranks, *call.results[0].shape), call.results[0].dtype)]
 
 
 def _other_axes(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -171,11 +210,15 @@ def _sizes(array: np.ndarray, axes: tuple[int, ...]) -> list[int]:
 def _summands(call: KernelCall, operands: Arrays, count: int) -> Arrays:
     """The operands in the dtype that `count` of their products are summed in."""
     dtype = _summing_dtype(call.results[0].dtype, operands, count)
-    return [array.astype(dtype, copy=False) for array in operands]
+    return [_converted(array, dtype) for array in operands]
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return widened(array) if wide_type(array.dtype) == dtype else array.astype(dtype, copy=False)
 
 
 def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
-    """Floats take BLAS; so do integers whose every sum a float64 holds exactly."""
+    """Floats take BLAS; so do integers whose every sum a float holds exactly."""
     names = {array.dtype.name for array in operands} | {result.numpy.name}
     if result.is_complex:
         return np.dtype(np.complex128 if "complex128" in names else np.complex64)
@@ -183,9 +226,16 @@ def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
         return np.dtype(np.float64 if "float64" in names else np.float32)
     if result is DType.PRED:
         return np.dtype(np.float32)
-    if sum(8 * array.dtype.itemsize for array in operands) + count.bit_length() <= _EXACT_BITS:
-        return np.dtype(np.float64)
+    bits = sum(_magnitude_bits(array.dtype) for array in operands) + count.bit_length()
+    for dtype, exact in _EXACT_BITS.items():
+        if bits <= exact:
+            return np.dtype(dtype)
     return result.numpy if result.numpy.isbuiltin == 1 else np.dtype(np.int64)
+
+
+def _magnitude_bits(dtype: np.dtype) -> int:
+    """Bits of the largest magnitude, less what -2^k has beyond 2^k - 1."""
+    return 8 * dtype.itemsize - (dtype.kind == "i")
 
 
 def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -193,13 +243,14 @@ def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None)
         return np.matmul(left, right, out=out)
 
 
-def _rounded(call: KernelCall, sums: np.ndarray) -> np.ndarray:
-    dtype = call.results[0].dtype
+def _rounded(sums: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is DType.PRED:
         return sums != 0
     with np.errstate(all="ignore"):
         if dtype.is_integer and sums.dtype.kind == "f":  # exact; int64 wraps to narrower types
             sums = sums.astype(np.int64)
+        if wide_type(dtype.numpy) == sums.dtype:
+            return narrowed(sums, dtype.numpy)
         return sums.astype(dtype.numpy, copy=False)
 
 
@@ -220,7 +271,8 @@ def convolution(call: KernelCall, operands: Arrays) -> Arrays:
     features = merged.shape[2] * merged.shape[3]
     merged = merged.reshape(*merged.shape[:2], features, *merged.shape[4:])
     order = np.argsort(labels.result_dimensions, kind="stable")
-    return [_rounded(call, merged.transpose(0, *(int(axis) + 1 for axis in order)))]
+    merged = merged.transpose(0, *(int(axis) + 1 for axis in order))
+    return [_rounded(merged, call.results[0].dtype)]
 
 
 def _grouped_source(
