@@ -8,7 +8,7 @@ TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -56,6 +56,9 @@ faults: $(STAMP) ## 10,000 random faults on random programs and places; takes ab
 
 campaigns: $(STAMP) ## every lost completion and dead rank of five algorithms on 16 and 64 ranks; 13 minutes of a processor
 	$(BIN)/python benchmarks/campaigns.py
+
+soak: $(STAMP) ## ten minutes of repeated runs, which must grow by nothing
+	$(BIN)/python benchmarks/soak.py
 
 $(ORACLE_STAMP): $(STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax,models]'

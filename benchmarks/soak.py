@@ -82,12 +82,12 @@ class Growth:
     @property
     def is_leak(self) -> bool:
         """Whether it grows by more than chance and by more than a trifle."""
-        return self.total > TRIFLES[self.name] and self.total > MOST_ERRORS * self.error
+        return bool(self.total > max(TRIFLES[self.name], MOST_ERRORS * self.error))
 
 
-def growth(name: str, figures: Sequence[float]) -> Growth:
+def growth(name: str, taken: Sequence[float]) -> Growth:
     """How one figure grows over the last two thirds of the rounds."""
-    kept = np.array(figures[len(figures) // 3 :], float)
+    kept = np.array(taken[len(taken) // 3 :], float)
     place = np.arange(len(kept)) - (len(kept) - 1) / 2
     spread = (place**2).sum()
     slope = (place * kept).sum() / spread
@@ -97,7 +97,7 @@ def growth(name: str, figures: Sequence[float]) -> Growth:
 
 
 class Soak:
-    """The work of a round, and what is measured after it."""
+    """The work of a round."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -176,25 +176,24 @@ class Soak:
             code = nccrt([*words])
         assert code == 0, f"nccrt {' '.join(words)}: exit code {code}\n{self._heard.getvalue()}"
 
-    def figures(self) -> dict[str, float]:
-        """What this process holds."""
-        gc.collect()
-        with contextlib.suppress(AttributeError):  # of glibc
-            ctypes.CDLL(None).malloc_trim(0)
-        status = dict(
-            line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-        )
-        tasks = Path("/proc/self/task").iterdir()
-        children = sum(len((task / "children").read_text().split()) for task in tasks)
-        return {
-            "resident KiB": float(status["VmRSS"].split()[0]),
-            "objects": float(len(gc.get_objects())),
-            "open files": float(len([*Path("/proc/self/fd").iterdir()])),
-            "threads": float(status["Threads"]),
-            "children": float(children),
-            "temporary files": float(_files_in(tempfile.gettempdir())),
-            "cached files": float(_files_in(os.environ["XDG_CACHE_HOME"])),
-        }
+
+def figures() -> dict[str, float]:
+    """What this process holds."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # of glibc
+        ctypes.CDLL(None).malloc_trim(0)
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    tasks = Path("/proc/self/task").iterdir()
+    children = sum(len((task / "children").read_text().split()) for task in tasks)
+    return {
+        "resident KiB": float(status["VmRSS"].split()[0]),
+        "objects": float(len(gc.get_objects())),
+        "open files": float(len([*Path("/proc/self/fd").iterdir()])),
+        "threads": float(status["Threads"]),
+        "children": float(children),
+        "temporary files": float(_files_in(tempfile.gettempdir())),
+        "cached files": float(_files_in(os.environ.get("XDG_CACHE_HOME", ""))),
+    }
 
 
 def _files_in(folder: str) -> int:
@@ -229,10 +228,10 @@ def soak(
         end, rounds = time.monotonic() + 60 * minutes, 0
         while time.monotonic() < end or rounds < least_rounds:
             work.round(names or [*work.works])
-            for name, figure in work.figures().items():
+            for name, figure in figures().items():
                 taken.setdefault(name, []).append(figure)
             rounds += 1
-        return rounds, [growth(name, figures) for name, figures in taken.items()]
+        return rounds, [growth(name, every) for name, every in taken.items()]
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import attrs
 import numpy as np
@@ -24,6 +24,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
 from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
+from ncc_runtime.ranked_array import RankedArray
 
 SUFFIXES = (".npz", ".safetensors")
 
@@ -89,16 +90,31 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
 
 
-def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
+def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None:
     """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears complete or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
     check_outputs(path)
-    with replacing(path) as file:
+    with replacing(path) as stream:
         if _is_safetensors(path):
-            file.write(safetensors_bytes(path, named))
-        else:
-            storables: dict[str, Any] = {key: storable(array) for key, array in named.items()}
-            np.savez(file, allow_pickle=False, **storables)
+            arrays = {name: np.asarray(array) for name, array in named.items()}
+            stream.write(safetensors_bytes(path, arrays))
+            return
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as file:
+            for name, array in named.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    _write_npy(member, array)
+
+
+def _write_npy(member: IO[bytes], array: np.ndarray | RankedArray) -> None:
+    """As numpy.save does it, but piece by piece: nothing is converted or copied as a whole."""
+    dtype = storable(np.empty(0, array.dtype)).dtype
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(member, header)
+    for row in array:
+        flat = np.ascontiguousarray(row).reshape(-1)
+        for at in range(0, flat.size, _PIECE_BYTES):
+            member.write(storable(flat[at : at + _PIECE_BYTES]).data)
 
 
 def check_outputs(path: str) -> None:

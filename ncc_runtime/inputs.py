@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -190,30 +190,34 @@ def bound_inputs(
     Of joined programs they are numbered one program after the other; ranks are those that run it.
 
     Without a seed none may be missing. `checked_input` says what an array may be. All shapes and
-    types are checked before the first array is loaded. Raises InputError.
+    types are checked now, and arrays loaded when they are asked for. Raises InputError.
     """
     if seed is None:
         _check_complete(program, given)
     for number, array in given.items():
         check_type(program, number, array)
-    checked = {number: checked_input(program, number, array) for number, array in given.items()}
-    drawn: Mapping[int, WordValues] = {}
-    if seed is not None and draw is not None:
-        drawn = draw({number: array.whole() for number, array in checked.items()}, seed)
     team = Threads(threads)
 
-    def parameter(number: int) -> RankedArray:
-        if number in checked:
-            return checked[number]
-        assert seed is not None, "without a seed no input is missing"
-        array = seeded(program, number, seed, (number,), team)
-        if number in drawn:
-            words = drawn[number]
-            flat = array.array.reshape(len(array.array), -1)
-            flat[words.row, words.word] = words.value.astype(array.dtype)
-        return array
+    def arrays() -> Iterator[RankedArray]:
+        drawn: Mapping[int, WordValues] = {}
+        if seed is not None and draw is not None:
+            known = {
+                number: checked_input(program, number, array) for number, array in given.items()
+            }
+            drawn = draw({number: array.whole() for number, array in known.items()}, seed)
+        for number in range(len(program.inputs)):
+            if number in given:
+                yield checked_input(program, number, given[number])
+                continue
+            assert seed is not None, "without a seed no input is missing"
+            array = seeded(program, number, seed, (number,), team)
+            if number in drawn:
+                words = drawn[number]
+                flat = array.array.reshape(len(array.array), -1)
+                flat[words.row, words.word] = words.value.astype(array.dtype)
+            yield array
 
-    return map(parameter, range(len(program.inputs)))
+    return arrays()
 
 
 def rows_of(program: Program, number: int) -> np.ndarray:
@@ -244,6 +248,60 @@ def seeded(
         return checked_input(program, number, whole)
     shape = (int(rows.max(initial=-1)) + 1, *common)
     return RankedArray(random_values.drawn(dtype, shape, seed, key, threads), rows)
+
+
+@attrs.frozen(eq=False)
+class ExpectedInput:
+    """What `bound_inputs` will give for a parameter, and what that takes of the host's memory."""
+
+    row_of: np.ndarray  # (ranks,) as in RankedArray
+    is_apart: bool  # its rows have no gaps
+    held_bytes: int  # of an array that is made for it; 0 for the caller's own
+    passing_bytes: int  # beside it, while it is made
+
+
+def kind_of_inputs(given: Given) -> Hashable:
+    """Equal where `expected_input` is, for all parameters."""
+    return tuple(
+        (
+            number,
+            type(array),
+            array.shape,
+            array.dtype,
+            array.strides if isinstance(array, np.ndarray) else None,
+            array.row_of.tobytes() if isinstance(array, RankedArray) else None,
+        )
+        for number, array in given.items()
+    )
+
+
+def expected_input(program: Program, number: int, given: Given) -> ExpectedInput:
+    """Without loading or drawing it."""
+    accepted, rows = _accepted(program, number), rows_of(program, number)
+    size, own = accepted.tensor.size_bytes, np.arange(len(accepted.ranks))
+    array = given.get(number)
+    if array is None or (accepted.sharding is not None and array.shape == accepted.whole):
+        held = (int(rows.max(initial=-1)) + 1) * size
+        if accepted.sharding is None:
+            return ExpectedInput(rows, True, held, 0)
+        return ExpectedInput(rows, True, math.prod(accepted.sharding.tiles) * size, 2 * held)
+    is_common = array.shape == accepted.tensor.shape
+    if isinstance(array, RankedArray):
+        ranked = array
+    elif is_common:
+        ranked = RankedArray(np.empty((1, 0)), np.zeros(len(own), np.int64))
+    else:
+        ranked = RankedArray(np.empty((len(own), 0)), own)
+    is_ready = isinstance(array, np.ndarray | RankedArray) and (
+        array.dtype == accepted.tensor.dtype.numpy
+    )
+    if isinstance(array, np.ndarray) and not is_common:
+        ranked = RankedArray.of_each(array)
+    if is_ready:
+        is_apart = is_common or ranked.memory() is not None
+        return ExpectedInput(ranked.row_of, is_apart, 0, 0)
+    stored = math.prod(array.shape) * array.dtype.itemsize
+    return ExpectedInput(ranked.row_of, True, len(ranked.array) * size, stored)
 
 
 def _check_complete(program: Program, given: Given) -> None:

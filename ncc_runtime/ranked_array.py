@@ -1,5 +1,6 @@
 """What each rank has of one array, such as a parameter: what is equal on ranks is there once."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -45,6 +46,10 @@ class RankedArray:
         array: np.ndarray = self.array[self.row_of[position]]
         return array
 
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """That of each rank."""
+        return map(self.of, range(len(self.row_of)))
+
     @property
     def is_each(self) -> bool:
         """Whether each rank has the row of its number: then `array` is [ranks, *shape]."""
@@ -60,3 +65,15 @@ class RankedArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.whole() if dtype is None else self.whole().astype(dtype, copy=False)
         return array.copy() if copy else array
+
+    def memory(self) -> np.ndarray | None:
+        """Its rows as they lie in memory, [rows, bytes], a view; None where one has gaps."""
+        return memory_of(self.array)
+
+
+def memory_of(array: np.ndarray) -> np.ndarray | None:
+    """[rows, …] as [rows, bytes], a view; None where a row has gaps."""
+    try:
+        return array.reshape(len(array), -1, copy=False).view(np.uint8)
+    except ValueError:
+        return None

@@ -34,7 +34,13 @@ from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_coun
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
-from ncc_runtime.host_memory import check_budget, check_slice
+from ncc_runtime.host_memory import (
+    BESIDE_BYTES,
+    HostMemory,
+    budget_bytes,
+    check_slice,
+    literal_memory,
+)
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
@@ -50,7 +56,7 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
-    from ncc_runtime.inputs import Given, WordValues
+    from ncc_runtime.inputs import Draw, Given
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
     from ncc_runtime.ranked_array import RankedArray
@@ -100,6 +106,7 @@ class Model:
         self._free: dict[bool, Executable] = {}
         self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
+        self._memory: dict[Hashable, HostMemory] = {}  # by what it was worked out for
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -263,17 +270,83 @@ class Model:
         if options.verify:
             self._check_proofs()
         if options.faults:
+            if arrays is not None:
+                literal_memory(self.executable, options).check(self.executable.ranks)
             run = self._run_with_faults(given, arrays, options)
             return attrs.evolve(run, host_s=time.perf_counter() - started)
         if arrays is None:
             return self._timed(given, options, started)
         machine = self._machine(options)
         tape = self._tape(options) if watch is None else None
+        memory = self._checked_memory(machine, tape, given, options)
         try:
             machine.load(arrays, tape=tape)
-            return self._computed(machine, given, options, started, watch=watch)
+            run = self._computed(machine, given, options, started, watch=watch)
+            return attrs.evolve(run, host_memory=memory)
         finally:
             machine.release()
+
+    def host_memory(
+        self,
+        *inputs: Any,
+        options: RunOptions | None = None,
+        **settings: Any,
+    ) -> HostMemory:
+        """Memory of this host that the values of `run` with the same arguments would take.
+
+        Worked out before anything is loaded or drawn; inputs that are not given would be drawn.
+        InputError if it is more than the run may take, ProofError if the program is not proved.
+        """
+        settings.pop("seed", None)  # it changes nothing
+        options, given = self._request(inputs, options, settings)
+        if options.verify:
+            self._check_proofs()
+        if options.faults:
+            memory = literal_memory(self.executable, options)
+            memory.check(self.executable.ranks)
+            return memory
+        return self._checked_memory(self._machine(options), self._tape(options), given, options)
+
+    def _checked_memory(
+        self,
+        machine: "Devices",
+        tape: Tape | None,
+        given: "Given",
+        options: RunOptions,
+        *,
+        keeps_state: bool = False,
+    ) -> HostMemory:
+        """The host memory of a run; InputError if it is more than it may take.
+
+        It is worked out once for inputs of a kind: what has run has taken its memory.
+        """
+        from ncc_runtime.execution.values.host_bytes import device_bytes
+        from ncc_runtime.inputs import expected_input, kind_of_inputs
+
+        key = machine, tape, keeps_state, kind_of_inputs(given)
+        if key in self._memory:
+            return self._memory[key]
+        program = self.executable.program
+        expected = [expected_input(program, k, given) for k in range(len(program.inputs))]
+        machine.choose_layout(
+            [one.row_of for one in expected],
+            [one.is_apart for one in expected],
+            tape,
+            keeps_state=keeps_state,
+        )
+        devices = device_bytes(machine)
+        held = max((one.ranks for one in self._memory.values()), default=0)
+        memory = HostMemory(
+            devices.memory,
+            sum(one.held_bytes for one in expected)
+            + max((one.passing_bytes for one in expected), default=0),
+            devices.outputs,
+            devices.scratch + BESIDE_BYTES,
+            budget_bytes(options, held),
+        )
+        memory.check(self.executable.ranks)
+        self._memory = {key: memory}  # the last kind alone: a caller may give many
+        return memory
 
     def run_steps(
         self,
@@ -338,13 +411,15 @@ class Model:
             tape = self._tape(options)
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
             unchanged = set(range(len(program.inputs))) - changed
+            memory = self._checked_memory(machine, tape, given, options, keeps_state=True)
             machine.load(arrays, unchanged, tape, keeps_state=True)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()
                     machine.load_again(between.feed, between.of_step(step), tape)
                 is_shown = outputs_at is None or step in outputs_at
-                yield self._computed(machine, given, options, started, known, is_shown)
+                run = self._computed(machine, given, options, started, known, is_shown)
+                yield attrs.evolve(run, host_memory=memory)
 
         return runs()
 
@@ -357,7 +432,7 @@ class Model:
 
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
-        options = attrs.evolve(options or RunOptions(), **settings)
+        options = RunOptions(**settings) if options is None else attrs.evolve(options, **settings)
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
@@ -369,9 +444,6 @@ class Model:
             )
         if options.values:
             check_constants(program)
-        if self._machine_key(options) not in self._machines:  # those have taken their memory
-            held = sum(machine.held_bytes for machine in self._machines.values())
-            check_budget(self.executable, options, held)
         return options, given
 
     def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
@@ -543,7 +615,7 @@ class Model:
 
         def bound() -> "Iterable[RankedArray]":
             check_constants(program)
-            check_budget(self.executable, options)
+            literal_memory(self.executable, options).check(self.executable.ranks)
             return bound_inputs(program, given, seed, self._drawn_counts, options.threads)
 
         return Laboratory(
@@ -574,16 +646,15 @@ class Model:
         )
         return decisions_without_values(executable, options.trip_counts, inputs)
 
-    def _drawn_counts(
-        self, given: Mapping[int, np.ndarray], seed: int
-    ) -> "Mapping[int, WordValues]":
-        """Tables of counts that fit the buffers, where a seed fills them."""
+    @functools.cached_property
+    def _drawn_counts(self) -> "Draw | None":
+        """What draws tables of counts that fit the buffers; None if the program has none."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
-            return {}
+            return None
         from ncc_runtime.random_counts import drawn_counts
 
-        return drawn_counts(program, given, seed)
+        return functools.partial(drawn_counts, program)
 
     @contextlib.contextmanager
     def _explained(self, given: Container[int]) -> Iterator[None]:

@@ -116,7 +116,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },
-    "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
+    "ncc_runtime.array_files": {ERRORS, FILES, NEFF, RANKED},
     "ncc_runtime.random_values": {NEFF, "ncc_runtime.threads"},
     "ncc_runtime.inputs": {
         ERRORS,

@@ -33,6 +33,7 @@ from ncc_runtime.commands.steps import (
     step_options,
 )
 from ncc_runtime.errors import InputError, StallError
+from ncc_runtime.host_memory import SHOWN_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,6 +193,10 @@ def run(
     job: JobResult | None = None
     with inputs as given:
         if steps.steps is None:
+            if options.values and not faults:
+                memory = model.host_memory(given, options=options)
+                if memory.needed >= SHOWN_BYTES:
+                    reply.say(str(memory))
             result = model.run(given, seed=seed, options=options)
         else:
             job = run_job(steps, model, place, given, seed, options, reply)
@@ -201,7 +206,7 @@ def run(
             result = job.last
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
-        array_files.write_arrays(words["outputs"], result.outputs)
+        array_files.write_arrays(words["outputs"], result.ranked_outputs)
     if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)

@@ -11,6 +11,7 @@ import numpy as np
 from ncc_runtime.errors import InputError, StallError
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
+from ncc_runtime.host_memory import HostMemory
 from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
@@ -70,6 +71,7 @@ class Run:
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
     - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
+    - `host_memory`: memory of this host that its values were to take; None without values
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
     - `faults`: what the faults that were given did; of a run that they keep from its end it is all
@@ -89,6 +91,7 @@ class Run:
     free_us: float | None = None
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
+    host_memory: HostMemory | None = None
     assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
     spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
     """Makes [ranks, *shape] of an output, by number."""

@@ -54,6 +54,7 @@ def as_json(
             "normal_form": sum(how == NORMAL_FORM for how in run.interpreters.values()),
             "literal": sum(how == LITERAL for how in run.interpreters.values()),
         },
+        "host_memory": None if run.host_memory is None else run.host_memory.as_json(),
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),

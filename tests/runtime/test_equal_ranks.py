@@ -122,7 +122,7 @@ ENTRY main {
 """
 
 
-def test_a_branch_that_a_representative_does_not_take_reads_memory_of_its_own() -> None:
+def test_a_branch_that_the_performer_does_not_take_reads_memory_of_its_own() -> None:
     """The first branch writes over `a`, which the second reads; no rank takes both."""
     program = ncc_compiler.compile_text(BRANCHES, ncc_compiler.CompileOptions(level=0)).program
     number = {buffer.name: k for k, buffer in enumerate(program.buffers)}

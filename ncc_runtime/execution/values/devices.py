@@ -5,8 +5,8 @@ that nothing writes is read where the caller has it, and an output is written in
 the caller gets: neither is copied.
 
 What is equal on several ranks is computed and stored once while a tape is played
-(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `_Layout` says; an
-instruction is performed on the rows of representatives, of which it has views.
+(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `MemoryLayout`
+says; an instruction is performed on views of rows, by those ranks that perform for others.
 """
 
 import collections
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.scheduler import RowBatch
+from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
@@ -43,12 +43,12 @@ from ncc_runtime.execution.values.transfers import (
     transfer,
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
-from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
-from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.ranked_array import RankedArray, memory_of
 from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ KEPT_LAYOUTS = 4
 
 _NONE_APART = frozenset[int](), frozenset[int]()
 """No inputs and no outputs, by tensor, lie elsewhere than in the arena."""
+
+PART_BYTES = 8 << 20
+"""Bytes read and written by an instruction that is computed whole, for so many ranks at a time."""
+
+_ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
 
 @attrs.frozen(eq=False)
@@ -111,8 +116,8 @@ class Devices:
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
         self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
-        self._layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
-        self._layouts: dict[object, _Layout] = {}
+        self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
+        self._layouts: dict[object, MemoryLayout] = {}
         self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
         self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
@@ -135,10 +140,30 @@ class Devices:
         control = {name for name, opcode in OPCODES.items() if opcode.shape is Shape.CONTROL}
         self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
 
-    @property
-    def held_bytes(self) -> int:
-        """Host memory that it keeps between runs."""
-        return self.arena.bytes.nbytes
+    def choose_layout(
+        self,
+        labels: Sequence[np.ndarray],
+        apart: Sequence[bool],
+        tape: Tape | None,
+        *,
+        keeps_state: bool,
+    ) -> None:
+        """Choose the layout of what is loaded next; `load` does it, too.
+
+        Of each input `labels` say which ranks have the same, and `apart` whether its rows have no
+        gaps, so that it may be read where it is.
+        """
+        self._labels = list(labels)
+        if tape is None:
+            self.layout = self._layout_of(None)
+            return
+        readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
+        borrowed = frozenset(
+            tensor
+            for (_, tensor), is_apart in zip(self._inputs, apart, strict=True)
+            if tensor in readable and is_apart
+        )
+        self.layout = self._layout_of(tape, borrowed, lent)
 
     def __enter__(self) -> "Devices":
         self._stack = contextlib.ExitStack()
@@ -167,27 +192,18 @@ class Devices:
         self._renew()
         self._overwritten = {}
         given = collections.deque(inputs)
-        self._labels = [one.row_of for one in given]
-        if tape is None:
-            self._layout = self._layout_of(None)
-        else:
-            readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
-            borrowed = frozenset(
-                tensor
-                for (_, tensor), one in zip(self._inputs, given, strict=True)
-                if tensor in readable and _bytes_of(one.array) is not None
-            )
-            self._layout = self._layout_of(tape, borrowed, lent)
-            for tensor, rows in self._layout.lent.items():
-                kind = self.executable.program.tensors[TensorId(tensor)]
-                shape = rows, *kind.shape
-                array = self.output_arrays.array(("lent", tensor), shape, kind.dtype.numpy)
-                self._lent[tensor] = array
-                self._move(tensor, array)
+        apart = [one.memory() is not None for one in given]
+        self.choose_layout([one.row_of for one in given], apart, tape, keeps_state=keeps_state)
+        for tensor, rows in self.layout.lent.items():
+            kind = self.executable.program.tensors[TensorId(tensor)]
+            shape = rows, *kind.shape
+            array = self.output_arrays.array(("lent", tensor), shape, kind.dtype.numpy)
+            self._lent[tensor] = array
+            self._move(tensor, array)
         on_inputs = self._on_inputs.values()
         for number, (_, tensor) in enumerate(self._inputs):
             one = given.popleft()  # and not held any longer than it takes to copy it
-            if tensor in self._layout.borrowed:
+            if tensor in self.layout.borrowed:
                 self._move(tensor, one.array)
                 continue
             self._write_input(number, one)
@@ -197,14 +213,14 @@ class Devices:
 
     def _write_input(self, number: int, given: RankedArray) -> None:
         """Into every row where a rank reads it."""
-        rows, source = self._layout.input_rows[number]
+        rows, source = self.layout.input_rows[number]
         self._views[self._inputs[number][1]][rows] = _rows_of(given.array, source)
 
     def _load_constants(self, *, always: bool) -> None:
         """Into every row where a rank reads them; they stay while tapes are played."""
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
-                equal = self._layout.equal
+                equal = self.layout.equal
                 rows = np.unique(equal.constants.get(buffer, equal.each)[stage.ranks])
                 known = self._constants_in.get(buffer, rows[:0])
                 missing = rows if always else np.setdiff1d(rows, known)
@@ -227,24 +243,24 @@ class Devices:
         those of its input. `tape` is what is played next.
         """
         self._renew()
-        before, program = self._layout, self.executable.program
+        before, program = self.layout, self.executable.program
         fed = {number: output for output, number in feed}
         anew = {**self._overwritten, **inputs}
         for number, output in fed.items():
-            ranks, _ = self._outputs[output]
+            ranks, _ = self.results[output]
             self._labels[number] = before.equal.equal_outputs[output][ranks]
         for number, one in anew.items():
             self._labels[number] = one.row_of
-        self._layout = self._layout_of(tape)
+        self.layout = self._layout_of(tape)
         moves = []
         for number, (ranks, target) in enumerate(self._inputs):
             if number in anew:
                 continue
             source, places = target, before.equal.inputs[number]
             if number in fed:
-                _, source = self._outputs[fed[number]]
+                _, source = self.results[fed[number]]
                 places = before.equal.outputs[fed[number]]
-            rows, first = np.unique(self._layout.equal.inputs[number][ranks], return_index=True)
+            rows, first = np.unique(self.layout.equal.inputs[number][ranks], return_index=True)
             found = places[ranks][first]
             if self._on_inputs.get(source, source) == target:  # some of it is where it is to be
                 rows, found = rows[rows != found], found[rows != found]
@@ -281,7 +297,7 @@ class Devices:
             self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
 
     @functools.cached_property
-    def _outputs(self) -> list[tuple[np.ndarray, int]]:
+    def results(self) -> list[tuple[np.ndarray, int]]:
         """Of each result its ranks and its tensor."""
         stages = self.executable.stages
         return [(stage.ranks, tensor) for stage in stages for tensor in stage.program.outputs]
@@ -295,12 +311,12 @@ class Devices:
     def outputs(self) -> list[RankedArray]:
         """The results of the ranks that run each program, in memory that is the caller's."""
         if self._byte_owners is not None:
-            for number, (ranks, tensor) in enumerate(self._outputs):
+            for number, (ranks, tensor) in enumerate(self.results):
                 view = self.executable.program.tensors[TensorId(tensor)]
                 self._byte_owners.read_tensor(view, ranks, f"output {number}")
         given = dict(self._lent)  # each once: a caller may write into what it gets
         results = []
-        for (rows, which), (_, tensor) in zip(self._layout.output_rows, self._outputs, strict=True):
+        for (rows, which), (_, tensor) in zip(self.layout.output_rows, self.results, strict=True):
             array = given.pop(tensor, None)
             if array is None:
                 array = self._views[tensor][rows].copy()
@@ -313,9 +329,9 @@ class Devices:
         if self._byte_owners is not None:
             view = self.executable.program.tensors[TensorId(tensor)]
             self._byte_owners.read_tensor(view, ranks, "control flow")
-        equal = self._layout.equal
+        equal = self.layout.equal
         places = equal.predicates.get(block, equal.each)
-        return self._views[tensor][self._layout.rows(tensor, places[ranks])]
+        return self._views[tensor][self.layout.rows(tensor, places[ranks])]
 
     def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
@@ -324,7 +340,7 @@ class Devices:
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
         by_all, by_some = collections.Counter[_PreparedRounds](), dict[TapeRound, np.ndarray]()
-        layout = self._layout
+        layout = self.layout
         assert layout.tape is tape, "the tape for which inputs are loaded"
 
         def perform(nodes: Sequence[_PreparedNode], ranks: np.ndarray | None) -> None:
@@ -382,7 +398,7 @@ class Devices:
         fresh: list[RowBatch] = []  # which look up their arrays each time
         for batch in one.batches:
             if batch.collective is not None:
-                if self._touches(batch, self._layout.moved):
+                if self._touches(batch, self.layout.moved):
                     fresh.append(batch)
                 else:
                     tasks += self._tasks(batch)
@@ -410,7 +426,7 @@ class Devices:
         instr = queue.table[batch.row]
         one, *others = self._instructions(batch.queue, batch.row, self._performers(batch))
         tensors = [program.tensors[TensorId(t)] for t in (*instr.operands, *instr.results)]
-        if others or one.copied or any(each.buffer in self._layout.moved for each in tensors):
+        if others or one.copied or any(each.buffer in self.layout.moved for each in tensors):
             return None
         if any(isinstance(rows, np.ndarray) for _, rows in (*one.operands, *one.results)):
             return None
@@ -451,7 +467,7 @@ class Devices:
 
     def _layout_of(
         self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
-    ) -> "_Layout":
+    ) -> "MemoryLayout":
         """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
         key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
         if key not in self._layouts:
@@ -460,7 +476,7 @@ class Devices:
             self._layouts[key] = self._new_layout(tape, borrowed, lent)
         return self._layouts[key]
 
-    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "_Layout":
+    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "MemoryLayout":
         program = self.executable.program
         if tape is None:
             equal = EqualRanks.nothing(program)
@@ -472,7 +488,7 @@ class Devices:
             if tensor in borrowed:
                 moved[buffer_of[tensor]] = labels
         lent_rows = {}
-        for (_, tensor), places in zip(self._outputs, equal.outputs, strict=True):
+        for (_, tensor), places in zip(self.results, equal.outputs, strict=True):
             used = equal.used[buffer_of[tensor]]
             # one that holds more on its way, such as partial sums, is copied in the end
             if tensor in lent and np.array_equal(used, np.unique(places)):
@@ -480,7 +496,7 @@ class Devices:
                 row[used] = np.arange(len(used))
                 moved[buffer_of[tensor]] = row
                 lent_rows[tensor] = len(used)
-        layout = _Layout(equal, tape, borrowed, lent_rows, buffer_of, moved)
+        layout = MemoryLayout(equal, tape, borrowed, lent_rows, buffer_of, moved)
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
         # of the ranks that read a row of an input, the first one's is written there
@@ -489,7 +505,7 @@ class Devices:
         ):
             rows, first = np.unique(places[ranks], return_index=True)
             layout.input_rows.append((_run_of(rows), _view_of(labels[first])))
-        for (ranks, tensor), places in zip(self._outputs, equal.outputs, strict=True):
+        for (ranks, tensor), places in zip(self.results, equal.outputs, strict=True):
             rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
             layout.output_rows.append((_run_of(rows), which))
         return layout
@@ -534,7 +550,7 @@ class Devices:
 
     def _move(self, tensor: int, array: np.ndarray) -> None:
         """Let the buffer of a tensor lie in an array, [rows, …]."""
-        program, memory = self.executable.program, _bytes_of(array)
+        program, memory = self.executable.program, memory_of(array)
         assert memory is not None, "rows without gaps"
         buffer = program.tensors[TensorId(tensor)].buffer
         for number in self._tensors_in[buffer]:
@@ -577,7 +593,7 @@ class Devices:
 
     def _performers(self, batch: RowBatch) -> np.ndarray:
         """The ranks that perform an instruction for all of a batch."""
-        performed = self._layout.equal.performed((batch.queue, batch.row))
+        performed = self.layout.equal.performed((batch.queue, batch.row))
         found: np.ndarray = batch.ranks[performed[batch.ranks] == batch.ranks]
         return found
 
@@ -586,7 +602,7 @@ class Devices:
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
-        work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
+        work, moved = self._work_of(queue, row)
         ranks, threads = self._performers(batch), self._threads.count
         if len(ranks) < threads and work * len(ranks) >= SPLIT_WORK:
             ones = self._instructions(batch.queue, row, ranks)
@@ -599,18 +615,56 @@ class Devices:
                 ]
         return [
             HostTask(functools.partial(self._compute, batch.queue, row, some), work * len(some))
-            for some in self._divided(ranks, work)
+            for some in self._divided(ranks, work, moved)
         ]
+
+    def instructions_of(self, batch: RowBatch) -> "list[Sequence[PreparedInstruction]]":
+        """What each task of an instruction performs on its ranks, one after the other."""
+        queue = self.executable.queues[batch.queue]
+        assert isinstance(queue, EngineQueue), queue.name
+        parts = self._divided(self._performers(batch), *self._work_of(queue, batch.row))
+        return [self._instructions(batch.queue, batch.row, ranks) for ranks in parts]
+
+    @property
+    def bytes_beside(self) -> int:
+        """Bytes that are kept beside each byte of the ranks' memory."""
+        return np.dtype(np.int32).itemsize if self._checked else 0
+
+    @property
+    def threads(self) -> int:
+        """How many work side by side."""
+        return self._threads.count
+
+    def _work_of(self, queue: EngineQueue, row: int) -> tuple[int, int]:
+        """What a row costs a rank: bytes and multiply-adds, and bytes that are computed whole."""
+        table = queue.table
+        name = table.opcode_names[int(table.opcode[row])]
+        moved = int(table.bytes_in[row] + table.bytes_out[row])
+        is_in_blocks = name in (FUSION, "dot") or OPCODES[name].shape in _ELEMENTWISE
+        return int(table.flops[row]) + moved, 0 if is_in_blocks else moved
 
     def _collective_tasks(self, batch: RowBatch) -> list[HostTask]:
         """A collective of some groups by its normal form."""
-        collective, groups, layout = batch.collective, batch.groups, self._layout
+        assert batch.collective is not None, batch
+        placeholder, evaluation = self._placeholder_of(batch.collective), self.evaluation(batch)
+        operands, results = (
+            [self._views[tensor].reshape(len(self._views[tensor]), -1) for tensor in tensors]
+            for tensors in (placeholder.operands, placeholder.results)
+        )
+        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+
+    def _placeholder_of(self, collective: AtOnce) -> Placeholder:
+        """As the program of the ranks has it that perform it."""
+        program = self.executable.stage_of(collective.groups[0][0]).program
+        return program.placeholders[collective.placeholder]
+
+    def evaluation(self, batch: RowBatch) -> Evaluation:
+        """How a collective of some groups is computed."""
+        collective, groups, layout = batch.collective, batch.groups, self.layout
         assert collective is not None, batch
         number = collective.placeholder
-        program = self.executable.stage_of(collective.groups[0][0]).program
-        placeholder = program.placeholders[number]
         if (number, groups) not in layout.evaluations:
-            form = self._normal_forms[number]
+            form, placeholder = self._normal_forms[number], self._placeholder_of(collective)
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
             places, each = layout.of_row(number, placeholder), layout.equal.each
@@ -619,15 +673,11 @@ class Devices:
                 rows if len(np.unique(rows)) == len(each) else np.where(is_own, rows, -1)
                 for rows in places.written
             ]
+            program = self.executable.stage_of(collective.groups[0][0]).program
             shares = _share_memory(program, placeholder.operands, placeholder.results)
             form = form.on_rows(places.read, written)
             layout.evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
-        evaluation = layout.evaluations[number, groups]
-        operands, results = (
-            [self._views[tensor].reshape(len(self._views[tensor]), -1) for tensor in tensors]
-            for tensors in (placeholder.operands, placeholder.results)
-        )
-        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+        return layout.evaluations[number, groups]
 
     def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
         queue, row = self.resolved(batch)
@@ -647,11 +697,19 @@ class Devices:
             return queue, batch.row
         return self._registers.resolved(queue, batch.row), 0
 
-    def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
-        """The ranks, split into a part per thread where the work is worth it."""
-        if self._threads.count == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
-            return [ranks]
-        return np.array_split(ranks, min(self._threads.count, len(ranks)))
+    def _divided(
+        self, ranks: np.ndarray, work_per_rank: int, bytes_per_rank: int = 0
+    ) -> list[np.ndarray]:
+        """The ranks in parts: one for each thread where the work is worth it, more if it is large.
+
+        Kernels that are no loops over blocks take several times the bytes that they move.
+        """
+        count = 1
+        if work_per_rank * len(ranks) >= SPLIT_WORK:
+            count = max(self._threads.count, bytes_per_rank * len(ranks) // PART_BYTES)
+        return (
+            np.array_split(ranks, min(count, len(ranks))) if count > 1 and len(ranks) else [ranks]
+        )
 
     def _transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
         """Perform a row of `queue` for some ranks; `pc` is its number in the program."""
@@ -701,7 +759,7 @@ class Devices:
             for tensor, _ in ones[0].results:
                 owners.write_tensor(tensors[TensorId(tensor)], ranks)
 
-    def _begin_compute(self, one: "_Instruction", *, keeps: bool = False) -> Begun:
+    def _begin_compute(self, one: "PreparedInstruction", *, keeps: bool = False) -> Begun:
         """Compute, and give what writes the results; `keeps`: what was read may change till then.
 
         So what is to be written is copied, where it may lie in the memory of the ranks.
@@ -726,7 +784,7 @@ class Devices:
             ]
         return functools.partial(self._write, one, results)
 
-    def _run_blocks(self, one: "_Instruction", part: tuple[int, int] = (0, 1)) -> None:
+    def _run_blocks(self, one: "PreparedInstruction", part: tuple[int, int] = (0, 1)) -> None:
         """Compute block by block, into the memory of the results where that is possible.
 
         `part` (k, n) is the k-th of n parts, which may be computed side by side.
@@ -774,9 +832,11 @@ class Devices:
                         return True
         return False
 
-    def _instructions(self, number: int, row: int, ranks: np.ndarray) -> "Sequence[_Instruction]":
+    def _instructions(
+        self, number: int, row: int, ranks: np.ndarray
+    ) -> "Sequence[PreparedInstruction]":
         """A row of a queue on some ranks, in parts of which every operand and result is a view."""
-        layout = self._layout
+        layout = self.layout
         key = number, row, ranks.tobytes()
         if key in layout.instructions:
             return layout.instructions[key]
@@ -820,12 +880,14 @@ class Devices:
                 for tensor, rows in zip(instr.results, places.written, strict=True)
                 if len(others) and len(np.unique(rows)) == len(rows)
             )
-            found.append(_Instruction(call, operands, results, updates, plan, overlaps, copied))
+            found.append(
+                PreparedInstruction(call, operands, results, updates, plan, overlaps, copied)
+            )
         if not is_any:
             layout.instructions[key] = found
         return found
 
-    def _write(self, one: "_Instruction", results: Sequence[np.ndarray]) -> None:
+    def _write(self, one: "PreparedInstruction", results: Sequence[np.ndarray]) -> None:
         for (tensor, rows), array in zip(one.results, results, strict=True):
             self._views[tensor][rows] = array
 
@@ -835,7 +897,7 @@ Rows = slice | np.ndarray | tuple[int, int]
 
 
 @attrs.frozen(eq=False)
-class _Instruction:
+class PreparedInstruction:
     """An instruction of an engine on some ranks."""
 
     call: KernelCall
@@ -889,8 +951,8 @@ def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
     return prepared
 
 
-@attrs.frozen(eq=False)
-class _Layout:
+@attrs.define(eq=False)
+class MemoryLayout:
     """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
 
     equal: EqualRanks
@@ -905,7 +967,7 @@ class _Layout:
     output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
     """The rows in which each output lies, and for each rank which of them it has."""
     nodes: "list[_PreparedNode]" = attrs.field(factory=list)
-    instructions: dict[object, "Sequence[_Instruction]"] = attrs.field(factory=dict)
+    instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
     evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
 
     def rows(self, tensor: int, places: Places) -> np.ndarray:
@@ -957,14 +1019,6 @@ def _rows_of(array: np.ndarray, rows: Rows) -> np.ndarray:
         row, count = rows
         return np.broadcast_to(array[row], (count, *array.shape[1:]))
     return array[rows]
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray | None:
-    """[rows, …] as [rows, bytes], a view; None where a row has gaps."""
-    try:
-        return array.reshape(len(array), -1, copy=False).view(np.uint8)
-    except ValueError:
-        return None
 
 
 @functools.cache

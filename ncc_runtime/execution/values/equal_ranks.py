@@ -4,15 +4,16 @@ Global value numbering, over ranks instead of names: two ranks are equal in a va
 the same operations from operands in which they are equal (Alpern, Wegman and Zadeck, POPL 1988;
 XLA's replication analysis asks the same). Values are those of static single assignment: what a row
 writes into a buffer, and, where paths meet, one of several such. All ranks start in one class of
-each value, and classes are split until nothing splits them any more. Of each class the smallest
-rank is its representative: it alone computes, in its own memory, and the others read there.
+each value, and classes are split until nothing splits them any more. The smallest rank of a class
+performs for it: it alone computes, in its own memory, and the others read there.
 
 Why they may. Ranks perform rows of a tape together. So when a rank reads a value in the memory of
-its representative q, q performs the same row, as long as both have taken the same branches. In the
-memory of q nothing is written but what q itself performs, at the place of the tape where it does.
+q, which performs for it, q performs the same row, as long as both have taken the same branches. In
+the memory of q nothing is written but what q itself performs, at the place of the tape where it
+does.
 What q writes over the value comes behind q's own reads of it, in a later round: that is what the
 proof of races says of one rank, and the other rank reads in the same row. Where ranks take
-different branches, their representatives must take theirs: what is read inside of a block is stored
+different branches, who performs for them must take theirs: what is read inside of a block is stored
 apart for ranks whose predicates differ, unless nothing ever writes over it.
 
 An instruction that writes a result where an operand lies reads and writes one place in one rank's
@@ -40,8 +41,8 @@ call of numpy, however many ranks it is for."""
 _OF_RANK = frozenset({"partition-id", "replica-id"})
 """Opcodes whose results depend on the rank. (Random numbers depend on a state, an operand.)"""
 
-Representatives = np.ndarray
-"""A partition of the ranks: of each rank the smallest one of its class, (ranks,)."""
+Partition = np.ndarray
+"""Of each rank the smallest rank of its class, (ranks,)."""
 
 Places = np.ndarray
 """Of each rank the one in whose memory its bytes of a value lie, (ranks,)."""
@@ -51,7 +52,7 @@ Places = np.ndarray
 class RowPlaces:
     """Who performs a row for whom, and where its values lie."""
 
-    performed: Representatives
+    performed: Partition
     read: tuple[Places, ...]  # by operand
     written: tuple[Places, ...]  # by result
 
@@ -66,7 +67,7 @@ class EqualRanks:
     outputs: list[Places]
     constants: Mapping[int, Places]  # by buffer
     predicates: Mapping[int, Places]  # by block
-    equal_outputs: list[Representatives]
+    equal_outputs: list[Partition]
     used: list[np.ndarray]  # by buffer, the ranks in whose memory it ever lies, ascending
 
     @classmethod
@@ -76,7 +77,7 @@ class EqualRanks:
         inputs, outputs = [each] * len(program.inputs), [each] * len(program.outputs)
         return cls(each, {}, inputs, outputs, {}, {}, outputs, [each] * len(program.buffers))
 
-    def performed(self, key: object) -> Representatives:
+    def performed(self, key: object) -> Partition:
         """Who performs a row for whom."""
         return self.rows[key].performed if key in self.rows else self.each
 
@@ -94,7 +95,7 @@ class _Partitions:
         self._ranks = ranks
         self._numbers: dict[bytes, int] = {}
         self._refined: dict[tuple[int, int], int] = {}
-        self.arrays: list[Representatives] = []
+        self.arrays: list[Partition] = []
         self.same = self.number(np.zeros(ranks, np.int64))
         self.each = self.number(np.arange(ranks))
 
@@ -179,7 +180,7 @@ class _Row:
     split: "_Split | None"
 
 
-_Split = Callable[[Sequence[Representatives]], list[Representatives]]
+_Split = Callable[[Sequence[Partition]], list[Partition]]
 """Which ranks are equal in the results of a collective, from those that are so in its operands."""
 
 
@@ -419,8 +420,8 @@ def _stored(
 
 
 def equal_results(
-    form: NormalForm, sizes: Sequence[int], operands: Sequence[Representatives]
-) -> list[Representatives]:
+    form: NormalForm, sizes: Sequence[int], operands: Sequence[Partition]
+) -> list[Partition]:
     """Which ranks are equal in each result of a collective, from which are so in its operands.
 
     They are if all of their pieces are made by the same steps of the same elements of operands of
@@ -447,7 +448,7 @@ def equal_results(
     ]
 
 
-def _equal_rows(cells: np.ndarray, ranks: int, size: int) -> Representatives:
+def _equal_rows(cells: np.ndarray, ranks: int, size: int) -> Partition:
     """Ranks with the same cells; columns are the rank, the place, what it holds and its size.
 
     A rank that no cells fill holds besides what it held before: it is equal to no other.

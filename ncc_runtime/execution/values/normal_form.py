@@ -38,6 +38,12 @@ BLOCK_BYTES = 256 * 1024
 STACKED_BYTES = 16 * 1024
 """Pieces up to this size are gathered and computed together."""
 
+STACK_BYTES = 4 << 20
+"""Bytes that are read and written for the pieces that are computed together."""
+
+_VIEW_BYTES = 150
+"""Of a view that Python holds, about."""
+
 TASK_BYTES = 16 << 20
 """Bytes read and written that are worth a task of their own."""
 
@@ -80,7 +86,7 @@ class PieceClass:
         """Elements read and written."""
         return self.size * (self.leaves.size + self.target_rank.size)
 
-    def some(self, where: np.ndarray) -> "PieceClass":
+    def some(self, where: np.ndarray | slice) -> "PieceClass":
         """Some of the pieces."""
         columns = ("group", "leaves", "offset", "target_rank", "target_offset")
         return attrs.evolve(self, **{name: getattr(self, name)[where] for name in columns})
@@ -148,11 +154,18 @@ class Evaluation:
 
     def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
         self._copied: list[np.ndarray] | None = None  # rows of operands that are copied first
+        self._elements = max(
+            (int((one.offset + one.size).max()) for one in form.classes), default=0
+        )
         if in_place and not form.is_blockwise:
             form, self._copied = _compact(form)
         self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
-        stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
-        self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
+        self._stacked = [
+            _Stacked(part, self._arithmetic)
+            for one in form.classes
+            if _is_stacked(one, form.dtype)
+            for part in _stacks(one, form.dtype)
+        ]
         blocks = [
             block
             for one in form.classes
@@ -164,6 +177,16 @@ class Evaluation:
         self._parts = _divided(blocks, parts)
         in_all = sum(one.cost for one in form.classes) * form.dtype.itemsize
         self.work = in_all // max(1, len(self._stacked) + len(self._parts))  # bytes of a task
+        self._threads = threads
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that its tasks take beside operands and results, on all threads at once."""
+        tasks = [one.scratch_bytes for one in self._stacked]
+        tasks += [_part_bytes(part, self._arithmetic) for part in self._parts]
+        itemsize = self._arithmetic.dtype.itemsize
+        copied = sum(len(rows) for rows in self._copied or ()) * self._elements * itemsize
+        return copied + sum(sorted(tasks)[-self._threads :])
 
     def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         """What is to be done, in any order, for arrays [ranks, elements]."""
@@ -305,6 +328,22 @@ def _is_stacked(one: PieceClass, dtype: np.dtype) -> bool:
     return len(one) > 1 and one.size * dtype.itemsize <= STACKED_BYTES
 
 
+def _stacks(one: PieceClass, dtype: np.dtype) -> Iterator[PieceClass]:
+    """The class in parts that stay in a cache, and take little memory beside."""
+    per_piece = max(1, one.size * dtype.itemsize * (one.leaves.shape[1] + one.target_rank.shape[1]))
+    at_once = max(1, STACK_BYTES // per_piece)
+    for first in range(0, len(one), at_once):
+        yield one.some(slice(first, first + at_once))
+
+
+def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "_Arithmetic") -> int:
+    """What `_Part` takes: registers, what is joined without them, and views of each block."""
+    largest = max(block.end - block.start for block in blocks)
+    registers = 2 + max(block.registers for block in blocks)
+    views = sum(len(block.leaves) + len(block.targets) + registers for block in blocks)
+    return registers * largest * max(4, arithmetic.dtype.itemsize) + _VIEW_BYTES * views
+
+
 class _Stacked:
     """All pieces of a class at once, all leaves with one call."""
 
@@ -322,6 +361,13 @@ class _Stacked:
         is_run = (one.target_offset == in_turn).all()
         is_for_all = (one.target_rank == np.arange(count)).all()
         self._run = first if is_run and is_for_all else None
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Leaves, registers, and what is joined without them."""
+        one, itemsize = self._pieces, self._arithmetic.dtype.itemsize
+        arrays = one.leaves.shape[1] * itemsize + (3 + self._registers) * max(4, itemsize)
+        return len(one) * one.size * arrays
 
     def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         one = self._pieces
