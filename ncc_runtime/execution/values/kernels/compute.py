@@ -19,7 +19,7 @@ from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot
 from ncc_runtime.execution.values.kernels.regions import evaluate
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall, KernelInto
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion
 from ncc_runtime.neff.shared.dtypes import scalar
@@ -38,8 +38,8 @@ def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
     if shape in _ELEMENTWISE:
         dtype = call.results[0].dtype
         results = [elementwise.apply(call.opcode, operands, dtype, call.attributes)]
-    elif call.opcode == "dot":
-        results = dot(call, operands, out)
+    elif call.opcode in KERNELS_INTO:
+        results = KERNELS_INTO[call.opcode](call, operands, out)
     else:
         results = KERNELS[call.opcode](call, operands)
     if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
@@ -180,11 +180,16 @@ _ANY_LAYOUT = frozenset(
 """Opcodes whose results have the same bits however their operands lie in memory."""
 
 
-KERNELS: dict[str, Kernel] = {
-    "broadcast": _broadcast,
-    "concatenate": _concatenate,
+KERNELS_INTO: dict[str, KernelInto] = {
     "convolution": convolution,
     "dot": dot,
+}
+"""Opcodes that write into memory for their result where they are given some, no operand's."""
+
+KERNELS: dict[str, Kernel] = {
+    **KERNELS_INTO,
+    "broadcast": _broadcast,
+    "concatenate": _concatenate,
     FUSION: _fusion,
     "ragged-dot": ragged_dot,
     "iota": _iota,

@@ -254,25 +254,44 @@ def _rounded(sums: np.ndarray, dtype: DType) -> np.ndarray:
         return sums.astype(dtype.numpy, copy=False)
 
 
-def convolution(call: KernelCall, operands: Arrays) -> Arrays:
-    """im2col: the elements under each element of the kernel side by side, times the kernel."""
+_PATCHES, _OTHER_SUMS = ThreadMemory(), ThreadMemory()
+"""For what one rank's convolution lays out at once, and the products of some taps."""
+
+
+def convolution(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    """im2col: the elements under each element of the kernel side by side, times the kernel.
+
+    Rank by rank: what is laid out is larger than the operands. Perhaps in `out`, [ranks, *shape].
+    """
     window = read_window(str(call.attributes["window"]))
     labels = read_labels(str(call.attributes["dim_labels"]))
     input_features, _, *spatial = labels.kernel_dimensions
     depth = math.prod(_sizes(operands[1], (input_features, *spatial)))
-    source, kernel = _summands(call, operands, depth)
+    dtype, kind = _summing_dtype(call.results[0].dtype, operands, depth), call.results[0].dtype
     groups = max(call.integer("feature_groups"), call.integer("batch_groups"))
-    source = _grouped_source(call, source, labels, groups)
-    source = spread(source, window, source.dtype.type(0), first=3)
-    taps = _grouped_kernel(kernel, labels, window, groups)
-    total = _sum_over_taps(source, taps, window)  # [ranks, groups, batch, spatial…, features]
-    rank = total.ndim
-    merged = total.transpose(0, 2, 1, rank - 1, *range(3, rank - 1))
-    features = merged.shape[2] * merged.shape[3]
-    merged = merged.reshape(*merged.shape[:2], features, *merged.shape[4:])
-    order = np.argsort(labels.result_dimensions, kind="stable")
-    merged = merged.transpose(0, *(int(axis) + 1 for axis in order))
-    return [_rounded(merged, call.results[0].dtype)]
+    result = out
+    if result is None or result.dtype != kind.numpy:
+        result = np.empty((len(call.ranks), *call.results[0].shape), kind.numpy)
+    # the result as [ranks, groups, batch, spatial…, features]
+    places = result.transpose(0, *(axis + 1 for axis in labels.result_dimensions))
+    batch, features, *positions = places.shape[1:]
+    places = places.reshape(-1, batch, groups, features // groups, *positions, copy=False)
+    places = places.transpose(0, 2, 1, *range(4, places.ndim), 3)
+    for rank in range(len(call.ranks)):
+        source, kernel = (
+            _summand(array[rank : rank + 1], dtype, memory)
+            for array, memory in zip(operands, _WIDENED, strict=True)
+        )
+        source = _grouped_source(call, source, labels, groups)
+        source = np.ascontiguousarray(spread(source, window, dtype.type(0), first=3))
+        taps = _grouped_kernel(kernel, labels, window, groups)
+        place = places[rank : rank + 1]
+        if place.flags.c_contiguous and place.dtype == dtype:
+            _sum_over_taps(source, taps, window, place)
+        else:
+            sums = _sum_over_taps(source, taps, window, _SUMS.array(place.shape, dtype))
+            place[...] = _rounded(sums, kind)
+    return [result]
 
 
 def _grouped_source(
@@ -299,24 +318,47 @@ def _grouped_kernel(
     return np.moveaxis(split, 3, 1)
 
 
-def _sum_over_taps(source: np.ndarray, taps: np.ndarray, window: Window) -> np.ndarray:
-    """Products for as many taps at once as fit, whatever the number of ranks."""
+def _sum_over_taps(
+    source: np.ndarray, taps: np.ndarray, window: Window, total: np.ndarray
+) -> np.ndarray:
+    """Products for as many taps at once as fit, written to `total`."""
     offsets = list(np.ndindex(*(dimension.size for dimension in window.dimensions)))
-    shape = element_under(source, window, offsets[0], first=3).shape
-    room = max(PATCH_ELEMENTS, math.prod(shape[1:-1]) * taps.shape[-1])
-    step = max(1, room // max(1, math.prod(shape[1:])))
-    total: np.ndarray | None = None
+    *shape, depth = element_under(source, window, offsets[0], first=3).shape
+    rows = math.prod(shape[2:])
+    sums = total.reshape(*shape[:2], rows, -1, copy=False)
+    room = max(PATCH_ELEMENTS, sums.size)
+    step = max(1, room // max(1, math.prod(shape[1:]) * depth))
     for start in range(0, len(offsets), step):
         chosen = offsets[start : start + step]
-        patches = np.empty((*shape[:-1], len(chosen), shape[-1]), source.dtype)
-        for tap, offset in enumerate(chosen):
-            patches[..., tap, :] = element_under(source, window, offset, first=3)
-        rows, depth = math.prod(shape[2:-1]), len(chosen) * shape[-1]
-        part = _product(
-            patches.reshape(*shape[:2], rows, depth),
-            taps[:, :, start : start + step].reshape(*shape[:2], depth, taps.shape[-1]),
-        )
-        with np.errstate(all="ignore"):
-            total = part if total is None else total + part
-    assert total is not None, "a kernel has an element"
-    return total.reshape(*shape[:-1], taps.shape[-1])
+        patches = _patches(source, window, chosen).reshape(*shape[:2], rows, len(chosen) * depth)
+        kernel = taps[:, :, start : start + step].reshape(*shape[:2], -1, sums.shape[-1])
+        if not start:
+            _product(patches, kernel, sums)
+        else:
+            part = _product(patches, kernel, _OTHER_SUMS.array(sums.shape, sums.dtype))
+            with np.errstate(all="ignore"):
+                np.add(sums, part, out=sums)
+    return total
+
+
+def _patches(source: np.ndarray, window: Window, offsets: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """[…, positions…, taps, features]: what lies under some elements of the kernel."""
+    first = element_under(source, window, offsets[0], first=3)
+    if len(offsets) == 1 and first.flags.c_contiguous:
+        return first
+    *shape, features = first.shape
+    patches = _PATCHES.array((*shape, len(offsets), features), source.dtype)
+    # taps that follow each other in the kernel's last dimension lie side by side in the source, too
+    is_dense = bool(window.dimensions) and window.dimensions[-1].window_dilation == 1
+    tap = 0
+    while tap < len(offsets):
+        count = 1
+        while is_dense and tap + count < len(offsets) and offsets[tap + count][-1]:
+            count += 1
+        part = element_under(source, window, offsets[tap], first=3)
+        if part.size:
+            runs = (*shape, count * features)
+            part = np.lib.stride_tricks.as_strided(part, runs, part.strides)
+            patches[..., tap : tap + count, :].reshape(runs, copy=False)[...] = part
+        tap += count
+    return patches

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -40,6 +41,14 @@ class KernelCall:
 Arrays = list[np.ndarray]
 Kernel = Callable[[KernelCall, Arrays], Arrays]
 """Results, each [ranks, *shape], from operands of that form."""
+
+
+class KernelInto(Protocol):
+    """A kernel that may write its result into memory that is given, and is no operand's."""
+
+    def __call__(
+        self, call: KernelCall, operands: Arrays, out: np.ndarray | None = None, /
+    ) -> Arrays: ...
 
 
 class ThreadMemory(threading.local):
