@@ -30,12 +30,19 @@ import numpy as np
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
 from ncc_runtime.execution.values.kernels.conversions import narrowed, round_to, widened
-from ncc_runtime.execution.values.kernels.elementwise import BY_DTYPE, FUNCTIONS, PLAIN_LOOPS
+from ncc_runtime.execution.values.kernels.elementwise import (
+    BY_DTYPE,
+    FUNCTIONS,
+    PLAIN_LOOPS,
+    loop_of,
+)
 from ncc_runtime.execution.values.kernels.folds import fold_of_rows
 from ncc_runtime.execution.values.kernels.numbers import (
+    HOST_FLOATS,
     canonical_nans,
     is_narrow_float,
     keeps_bits,
+    may_be_nan,
     wide_type,
 )
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
@@ -416,7 +423,7 @@ class BlockPlan:
         readers = (step for step in self.fusion.body if value in step.operands)
         return value not in self.kept and all(
             (step.opcode == "select" and _takes_memory(step, self.fusion))
-            or (_plain_loop(step, self.fusion) and not PLAIN_LOOPS[step.opcode][1])
+            or ((loop := _plain_loop(step, self.fusion)) is not None and not loop[1])
             for step in readers
         )
 
@@ -606,28 +613,32 @@ class _Ranks:
         read: dict[bool, set[int]] = {True: set(), False: set(plan.kept)}  # in float32, or not
         for row in loop.steps:
             read[_reads_float32(body[row], plan.fusion)].update(body[row].operands)
-        slots: dict[int, int] = {}
+        slots: dict[int, int] = {}  # by value, and by ~value for its numbers as float32
         free: list[int] = []
         count = 0
         chosen: list[tuple[int, list[tuple[int, int]]]] = []
         for row in loop.steps:
             step = body[row]
+            (result, *_) = step.results
             written: list[int] = []
-            if _reads_float32(step, plan.fusion):  # operands are made float32 for all who read them
-                written += [value for value in dict.fromkeys(step.operands) if value not in slots]
-            if (_computes_narrow(step, plan.fusion) and step.opcode in PLAIN_LOOPS) or (
-                _takes_memory(step, plan.fusion) and step.results[0] not in plan.kept
-            ):
-                written.append(step.results[0])
+            if _reads_float32(step, plan.fusion):  # for all who read them so
+                written += [~value for value in dict.fromkeys(step.operands) if ~value not in slots]
+            if _computes_narrow(step, plan.fusion):
+                written += [~result] if step.opcode in PLAIN_LOOPS else []
+            elif _takes_memory(step, plan.fusion) and result not in plan.kept:
+                written.append(result)
             for value in written:
                 slots[value] = free.pop() if free else count
                 count = max(count, slots[value] + 1)
             chosen.append((row, [(value, slots[value]) for value in written]))
-            ends = (value for value in {*step.operands, *step.results} if last[value] == row)
-            free += [slots.pop(k) for k in ends if k in slots and k not in seen_through]
+            for value in {*step.operands, *step.results} - seen_through:
+                if last[value] == row:
+                    free += [slots.pop(k) for k in (value, ~value) if k in slots]
         shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in last}
-        kinds = {value: wide_type(types[value].dtype.numpy) for value in last}
-        bytes_of = {value: math.prod(shapes[value]) * kinds[value].itemsize for value in last}
+        kinds = {value: types[value].dtype.numpy for value in last}
+        kinds |= {~value: np.dtype(np.float32) for value in last}
+        shapes |= {~value: shape for value, shape in shapes.items()}
+        bytes_of = {value: math.prod(shapes[value]) * kinds[value].itemsize for value in shapes}
         size = max((bytes_of[value] for _, places in chosen for value, _ in places), default=0)
         size = -(-size // 64) * 64
         memory = _SCRATCH.of(count * size)
@@ -650,20 +661,22 @@ _VIEWS = ("bitcast-convert", "broadcast", "convert", "copy", "real", "reshape", 
 """Opcodes whose results may lie in the memory of their operands."""
 
 
-def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
-    """Whether numpy has one loop for a step, which writes where it is told."""
-    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands, *step.results)}
-    return step.opcode in PLAIN_LOOPS and len(kinds) == 1 and kinds <= _PLAIN
-
-
-_PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
+def _plain_loop(step: FusedInstr, fusion: Fusion) -> tuple[Callable[..., object], bool] | None:
+    """The loop of a step that writes where it is told, and whether that needs contiguous rows."""
+    if step.opcode in ("convert", "copy", "select", CONSTANT):  # which have ways of their own
+        return None
+    kinds = [fusion.values[value].dtype.numpy for value in step.operands]
+    if OPCODES[step.opcode].shape not in _ELEMENTWISE or is_narrow_float(kinds[0]):
+        return None
+    result = fusion.values[step.results[0]].dtype.numpy
+    return loop_of(step.opcode, step.attributes, kinds, result)
 
 
 def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
     """Whether a step writes where it is told, so that it needs no memory of its own."""
     kinds = {fusion.values[value].dtype.numpy for value in (*step.operands[-2:], *step.results)}
-    is_other = step.opcode in ("dot", "select") and len(kinds) == 1 and kinds <= _PLAIN
-    return is_other or _plain_loop(step, fusion)
+    is_other = step.opcode == "select" or (step.opcode == "dot" and kinds <= {*HOST_FLOATS})
+    return (is_other and len(kinds) == 1) or _plain_loop(step, fusion) is not None
 
 
 def _computes_narrow(step: FusedInstr, fusion: Fusion) -> bool:
@@ -695,7 +708,7 @@ class _BlockStep:
         outs: Mapping[int, np.ndarray],
         readers: tuple[bool, bool],
     ) -> None:
-        """`outs`: scratch memory for the result, and for operands that are made float32.
+        """`outs`: scratch memory for what the step makes, by number, or ~number as float32.
 
         `readers`: whether others read the result in float32, and as it is.
         """
@@ -703,7 +716,8 @@ class _BlockStep:
         self._step = step
         self._call = call
         self._outs = outs
-        self._out = outs.get(step.results[0])
+        result = step.results[0]
+        self._out = outs.get(result, outs.get(~result))
         self._readers = readers
         self._is_observed = any(plan.is_observed(value) for value in step.results)
         shapes = [plan.fusion.values[value].shape for value in step.operands]
@@ -717,8 +731,8 @@ class _BlockStep:
             self.perform = self._narrow
         elif _reads_float32(step, plan.fusion):
             self.perform = self._compare
-        elif _plain_loop(step, plan.fusion):
-            self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
+        elif (loop := _plain_loop(step, plan.fusion)) is not None:
+            self._function, self._needs_rows = loop
             self.perform = self._plain
         elif step.opcode == "convert" and call.results[0].dtype is DType.F32:
             self.perform = self._widen
@@ -793,7 +807,7 @@ class _BlockStep:
             if ~value not in values:
                 array = values[value]
                 # of what is broadcast each element is widened once
-                out = None if 0 in array.strides else self._outs[value]
+                out = None if 0 in array.strides else self._outs[~value]
                 values[~value] = widened(array, out=out)
         return [
             values[~value].reshape(self._column) if is_scalar else values[~value]
@@ -841,8 +855,7 @@ class _BlockStep:
     def _select(self, values: dict[int, np.ndarray]) -> None:
         assert self._out is not None, "a value has memory"
         condition, if_true, if_false = self._given(values)
-        np.copyto(self._out, if_false)
-        np.copyto(self._out, if_true, where=condition)
+        elementwise.selected(condition, if_true, if_false, self._out)
         values[self._step.results[0]] = self._out
 
     def _reduce(self, values: dict[int, np.ndarray]) -> None:
@@ -859,7 +872,9 @@ class _BlockStep:
 
     def _make_nans_canonical(self, array: np.ndarray) -> None:
         # the greatest of numbers is a NaN if there is one
-        if self._is_observed and np.isnan(np.maximum.reduce(array, axis=None)):
+        if not self._is_observed or not may_be_nan(array.dtype):
+            return
+        if array.dtype not in HOST_FLOATS or np.isnan(np.maximum.reduce(array, axis=None)):
             array[...] = canonical_nans(array)
 
 

@@ -207,10 +207,9 @@ def _by_region(region: Region, arrays: Sequence[np.ndarray]) -> list[np.ndarray]
         parts = list(given)
         while (size := parts[0].shape[1]) > 1:
             even = size - size % 2
-            pairs = evaluate(
-                region,
-                [part[:, 0:even:2] for part in parts] + [part[:, 1:even:2] for part in parts],
-            )
+            # a region reads them more than once
+            ends = [np.ascontiguousarray(part[:, k:even:2]) for k in (0, 1) for part in parts]
+            pairs = evaluate(region, ends)
             if size % 2:
                 pairs = [
                     np.concatenate((pair, part[:, even:]), axis=1)

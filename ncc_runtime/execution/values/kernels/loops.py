@@ -282,6 +282,59 @@ def _smaller(one: np.float32, other: np.float32) -> np.float32:
     return either if one == other else smaller
 
 
+# ---- one of two, by a condition. Either may be one element for all: its step is 0 then, else 1.
+
+
+def select_1(
+    condition: Bytes, one: Bytes, step: int, other: Bytes, step_: int, target: Bytes, count: int
+) -> None:
+    """Elements of a byte."""
+    _select(condition, one, step, other, step_, target, count)
+
+
+def select_2(
+    condition: Bytes, one: Halves, step: int, other: Halves, step_: int, target: Halves, count: int
+) -> None:
+    """Elements of two bytes."""
+    _select(condition, one, step, other, step_, target, count)
+
+
+def select_4(
+    condition: Bytes, one: Words, step: int, other: Words, step_: int, target: Words, count: int
+) -> None:
+    """Elements of four bytes."""
+    _select(condition, one, step, other, step_, target, count)
+
+
+def select_8(
+    condition: Bytes, one: Longs, step: int, other: Longs, step_: int, target: Longs, count: int
+) -> None:
+    """Elements of eight bytes."""
+    _select(condition, one, step, other, step_, target, count)
+
+
+def _select(
+    condition: Bytes,
+    one: np.ndarray,
+    step: int,
+    other: np.ndarray,
+    step_: int,
+    target: np.ndarray,
+    count: int,
+) -> None:
+    if step and step_:
+        for i in range(count):
+            target[i] = one[i] if condition[i] else other[i]
+    elif step:
+        last = other[0]
+        for i in range(count):
+            target[i] = one[i] if condition[i] else last
+    else:
+        first = one[0]
+        for i in range(count):
+            target[i] = first if condition[i] else other[i * step_]
+
+
 # ---- collectives of narrow floats as functions of their operands (`normal_form.py`)
 
 TILE = 32768
