@@ -95,7 +95,10 @@ def total_order(array: np.ndarray) -> np.ndarray:
     if array.dtype.name.endswith(("fnuz", "fnu")) or array.dtype.name.startswith(_FEW_BITS):
         array = array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.dtype(f"i{array.dtype.itemsize}"))
-    return np.where(raw < 0, raw ^ np.iinfo(raw.dtype).max, raw)
+    order = raw >> (8 * raw.dtype.itemsize - 1)  # all ones where the sign is set
+    order &= np.iinfo(raw.dtype).max
+    order ^= raw
+    return order
 
 
 NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
