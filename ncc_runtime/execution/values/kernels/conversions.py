@@ -20,6 +20,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.compiled import LEAST, loop
 from ncc_runtime.execution.values.kernels.numbers import (
     canonical_nans,
+    has_nan,
     is_narrow_float,
     quiet_nans,
     wide_type,
@@ -213,6 +214,11 @@ def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
     low = -(2 ** (bits - 1)) if dtype.is_signed else 0
     high = 2 ** (bits - 1) - 1 if dtype.is_signed else 2**bits - 1
     wide = array.astype(np.float64)
+    if bits <= 32:  # whose limits are float64 themselves
+        if wide.size and has_nan(wide):
+            wide[np.isnan(wide)] = 0
+        np.clip(wide, low, high, out=wide)
+        return narrowed(wide.astype(wide_type(dtype.numpy)), dtype.numpy)
     carrier = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
     # The first float above the range: of 64 bits float(high) is rounded up to it already.
     above = float(high) + (0.0 if bits == 64 else 1.0)
