@@ -23,6 +23,7 @@ FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
 CACHE = "ncc_runtime.user_cache"
+MACHINE_CODE = "ncc_runtime.machine_code"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 RANKED = "ncc_runtime.ranked_array"
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     CACHE: set(),
     "ncc_runtime.record_code": {CACHE},
     "ncc_runtime.progress_bar": {PROGRESS},
+    MACHINE_CODE: {PROGRESS, CACHE},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.host_limits": set(),
     "ncc_runtime.threads": set(),
@@ -103,6 +105,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.verify.proof",
     },
     "ncc_runtime.execution": {
+        MACHINE_CODE,
         PROGRESS,
         RANKED,
         CACHE,

@@ -129,7 +129,7 @@ def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":
     array = np.asarray(leaf)
     if jax.dtypes.canonicalize_dtype(array.dtype) == dtype or isinstance(leaf, bool | int | float):
         with np.errstate(over="ignore"):  # infinity, as in JAX
-            return array.astype(dtype)
+            return array.astype(dtype, copy=False)
     return array
 
 

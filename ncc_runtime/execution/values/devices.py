@@ -788,7 +788,11 @@ class Devices:
             if keeps:
                 operands[1:] = [operand.copy() for operand in operands[1:]]
             return functools.partial(update_slice, *operands)
-        results = compute(one.call, operands)
+        out = None
+        if one.is_apart and not keeps:
+            tensor, rows = one.results[0]
+            out = _rows_of(self._views[tensor], rows)
+        results = compute(one.call, operands, out)
         if keeps:
             results = [np.array(result) for result in results]
         elif one.overlaps:
@@ -798,7 +802,7 @@ class Devices:
                 result.copy() if np.may_share_memory(result, memory) else result
                 for result in results
             ]
-        return functools.partial(self._write, one, results)
+        return functools.partial(self._write, one, results, out)
 
     def _run_blocks(self, one: "PreparedInstruction", part: tuple[int, int] = (0, 1)) -> None:
         """Compute block by block, into the memory of the results where that is possible.
@@ -899,6 +903,8 @@ class Devices:
             else:
                 is_several = len(instr.results) > 1
                 overlaps = is_several and _share_memory(program, instr.operands, instr.results)
+            is_apart = plan is None and len(results) == 1 and isinstance(results[0][1], slice)
+            is_apart = is_apart and not _share_memory(program, instr.operands, instr.results)
             others = np.setdiff1d(np.flatnonzero(np.isin(places.performed, some)), some)
             copied = tuple(
                 (tensor, others, places.performed[others])
@@ -906,15 +912,20 @@ class Devices:
                 if len(others) and len(np.unique(rows)) == len(rows)
             )
             found.append(
-                PreparedInstruction(call, operands, results, updates, plan, overlaps, copied)
+                PreparedInstruction(
+                    call, operands, results, updates, plan, overlaps, is_apart, copied
+                )
             )
         if not is_any:
             layout.instructions[key] = found
         return found
 
-    def _write(self, one: "PreparedInstruction", results: Sequence[np.ndarray]) -> None:
+    def _write(
+        self, one: "PreparedInstruction", results: Sequence[np.ndarray], out: np.ndarray | None
+    ) -> None:
         for (tensor, rows), array in zip(one.results, results, strict=True):
-            self._views[tensor][rows] = array
+            if array is not out:  # else it lies there
+                self._views[tensor][rows] = array
 
 
 Rows = slice | np.ndarray | tuple[int, int]
@@ -931,6 +942,7 @@ class PreparedInstruction:
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
     plan: BlockPlan | None  # of what is computed block by block
     overlaps: bool  # results lie where operands may still be read
+    is_apart: bool  # the only result may be written while operands are read
     copied: tuple[tuple[int, np.ndarray, np.ndarray], ...]
     """Results that other ranks have in rows of their own, these rows, and those with the same."""
 

@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.kernels import loops
+from ncc_runtime.execution.values.kernels.compiled import loop, pointers
+from ncc_runtime.execution.values.kernels.conversions import (
+    byte_tables,
+    narrowed,
+    round_to,
+    widened,
+)
+from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, wide_type
 from ncc_runtime.execution.values.transfers import reduce_parts
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
@@ -231,14 +240,17 @@ class _Part:
         self._operands, self._results = operands, results
 
     def perform(self) -> None:
-        value = self._arithmetic.value
+        arithmetic = self._arithmetic
         with np.errstate(all="ignore"):
             for steps, leaves, registers, targets in self._bound:
-                if steps:
-                    leaves = [value(steps, leaves, list(registers))]
+                value = leaves[0]
+                if steps and arithmetic.evaluate(steps, leaves, registers[-1]):
+                    value = registers[-1]
+                elif steps:
+                    value = arithmetic.value(steps, leaves, list(registers))
                 for target in targets:
-                    if target is not leaves[0]:
-                        target[...] = leaves[0]
+                    if target is not value:
+                        target[...] = value
 
     @functools.cached_property
     def _bound(self) -> "Sequence[tuple[Sequence[Step], _Arrays, _Arrays, _Arrays]]":
@@ -367,8 +379,10 @@ class _Stacked:
         value = leaves[0]
         if one.steps:
             own = self._arithmetic.registers(self._registers, value.shape)
-            with np.errstate(all="ignore"):
-                value = self._arithmetic.value(one.steps, leaves, own)
+            value = np.empty_like(value)
+            if not self._arithmetic.evaluate(one.steps, leaves, value):
+                with np.errstate(all="ignore"):
+                    value = self._arithmetic.value(one.steps, leaves, own)
         if self._run is not None and one.target_rank.shape[1] == len(result):
             result[:, self._run : self._run + value.size] = value.reshape(-1)
         else:
@@ -403,46 +417,108 @@ _EXTREMES: dict[Reduction, np.ufunc] = {
     Reduction.MINIMUM: np.minimum,
     Reduction.MAXIMUM: np.maximum,
 }
+_OF_PREDICATES: dict[Reduction, np.ufunc] = {
+    Reduction.ADD: np.bitwise_or,
+    Reduction.MULTIPLY: np.bitwise_and,
+}
+
+_JOINS: dict[Reduction | None, int] = {
+    Reduction.ADD: loops.ADD,
+    Reduction.AVERAGE: loops.ADD,
+    Reduction.MULTIPLY: loops.MULTIPLY,
+    Reduction.MAXIMUM: loops.MAXIMUM,
+    Reduction.MINIMUM: loops.MINIMUM,
+}
+
+_Join = Callable[[np.ndarray, np.ndarray], object]
+"""Joins a part to a total, where that is."""
 
 
-def _ufunc(dtype: np.dtype, reduction: Reduction) -> np.ufunc | None:
-    """What joins elements in their own type without a temporary; None if nothing does.
+def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
+    """What joins elements of a type that is computed in itself; None if nothing does in place.
 
     The bits are those of `reduce_parts`.
     """
-    if dtype.isbuiltin != 1 or dtype == np.float16:
+    ufunc = _UFUNCS.get(reduction) or _EXTREMES[reduction]
+    if dtype.kind == "b":
+        ufunc = _OF_PREDICATES.get(reduction, ufunc)
+    elif dtype.kind == "f" and reduction in _EXTREMES:
+        function = FUNCTIONS[reduction.value]
+
+        def join_extremes(total: np.ndarray, part: np.ndarray) -> None:
+            run = loop(f"{reduction.value}_{dtype.name}", total.size)
+            if run is not None and part.flags.c_contiguous and total.flags.c_contiguous:
+                run(part, total, total.size)
+            else:
+                total[...] = function(total, part)
+
+        return join_extremes
+    elif dtype.kind == "c" and reduction not in (Reduction.ADD, Reduction.AVERAGE):
         return None
-    if dtype.kind in "iu":
-        return _UFUNCS.get(reduction) or _EXTREMES[reduction]
-    is_sum = reduction in (Reduction.ADD, Reduction.AVERAGE)
-    is_product = reduction is Reduction.MULTIPLY and dtype.kind == "f"
-    return _UFUNCS[reduction] if dtype.kind != "b" and (is_sum or is_product) else None
+    return lambda total, part: ufunc(total, part, out=total)
 
 
 @attrs.frozen(eq=False)
 class _Arithmetic:
-    """How the steps of pieces are computed."""
+    """How the steps of pieces are computed.
+
+    Narrow types are computed in a wide one from the first operand to the result, and rounded where
+    they are at the end of every step; integers and extremes need no rounding.
+    """
 
     dtype: np.dtype
+    wide: np.dtype
     reduction: Reduction | None
-    ufunc: np.ufunc | None
+    join: _Join | None
+    rounds: bool
     may_use_targets: bool  # as registers
-    is_bfloat16: bool  # and joined by what numpy does without a temporary
 
     @classmethod
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
     ) -> "_Arithmetic":
-        ufunc = None if reduction is None else _ufunc(dtype, reduction)
-        is_inexact = reduction in (Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY)
-        is_bfloat16 = dtype == DType.BF16.numpy and is_inexact
-        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None, is_bfloat16)
+        wide = wide_type(dtype)
+        join = None if reduction is None else _join_of(wide, reduction)
+        rounds = is_narrow_float(dtype) and reduction not in _EXTREMES
+        may_use_targets = may_use_targets and join is not None and dtype == wide
+        return cls(dtype, wide, reduction, join, rounds, may_use_targets)
 
     def registers(self, count: int, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Registers of steps, and what is needed beside them."""
-        if not self.is_bfloat16:
-            return [np.empty(shape, self.dtype) for _ in range(count)]
-        return [*(np.empty(shape, np.float32) for _ in range(count)), np.empty(shape, np.uint32)]
+        registers = [np.empty(shape, self.wide) for _ in range(count)]
+        if self.dtype != self.wide:
+            registers += [np.empty(shape, self.wide), np.empty(shape, self.dtype)]
+        return registers
+
+    def evaluate(
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        target: np.ndarray,
+    ) -> bool:
+        """Write what the steps make of leaves to a target; False if machine code does not do it."""
+        if self.join is None or not is_narrow_float(self.dtype):
+            return False
+        size = leaves[0].size
+        run = loop("evaluate", size * len(leaves))
+        if run is None:
+            return False
+        kind, tables = loops.BYTE, byte_tables(DType.F8E5M2.numpy)
+        if self.dtype.itemsize == 1:
+            tables = byte_tables(self.dtype)
+        else:
+            kind = loops.FLOAT16 if self.dtype == np.float16 else loops.BFLOAT16
+        numbers = [(step.register, step.divisor, len(step.parts), *step.parts) for step in steps]
+        packed: np.ndarray = np.array(list(itertools.chain(*numbers)), np.int64)
+        count = 1 + max(step.register for step in steps)
+        registers = np.empty((count + 1, loops.TILE), np.float32)
+        sources = pointers(leaves)
+        run(
+            *(kind, _JOINS[self.reduction], packed, len(steps), size),
+            *(sources, sources, target, target, pointers(registers), count),
+            *(tables.widened, tables.canonical, tables.rounded, tables.limits),
+        )
+        return True
 
     def value(
         self,
@@ -451,67 +527,32 @@ class _Arithmetic:
         registers: list[np.ndarray],
     ) -> np.ndarray:
         """What the steps make of leaves; it may lie in a register."""
-        if self.is_bfloat16:
-            return self._bfloat16_value(steps, leaves, registers)
-        for step in steps:
-            parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
-            if self.ufunc is None:
+        if self.join is None:
+            for step in steps:
+                parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
                 registers[step.register] = reduce_parts(parts, self.reduction, step.divisor)
-            else:
-                self._join(parts, step.divisor, registers[step.register])
-        total = registers[steps[-1].register]
-        if self.ufunc is not None and self.dtype.kind in "fc":
-            _make_nans_canonical(total)
-        return total
-
-    def _bfloat16_value(
-        self,
-        steps: Sequence[Step],
-        leaves: Sequence[np.ndarray] | np.ndarray,
-        registers: list[np.ndarray],
-    ) -> np.ndarray:
-        """The same in bfloat16, whose numbers stay float32 from the first operand to the result.
-
-        They are rounded where they are: to nearest, ties to even, by adding to the bits. An inf
-        stays one, what overflows becomes one. The lower half of a NaN is zero, as those of its
-        operands are, so that it stays one, too.
-        """
-        assert self.reduction is not None
-        join = _UFUNCS[self.reduction]
-        *registers, bits = registers
+            return registers[steps[-1].register]
+        is_narrow = self.dtype != self.wide
+        *_, part_register, result = registers if is_narrow else (None, None)
         for step in steps:
             total = registers[step.register]
             for number, part in enumerate(step.parts):
-                if part >= 0:
-                    value = leaves[part].astype(np.float32) if number else leaves[part]
-                else:
-                    value = registers[~part]
+                value = leaves[part] if part >= 0 else registers[~part]
+                if is_narrow and part >= 0:
+                    value = widened(value, out=part_register if number else total)
                 if number:
-                    join(total, value, out=total)
+                    self.join(total, value)
                 elif value is not total:
                     total[...] = value
             if step.divisor != 1:
-                np.divide(total, np.float32(step.divisor), out=total)
-            words = total.view(np.uint32)
-            np.right_shift(words, 16, out=bits)
-            np.bitwise_and(bits, 1, out=bits)
-            np.add(bits, 0x7FFF, out=bits)
-            np.add(words, bits, out=words)
-            np.bitwise_and(words, 0xFFFF0000, out=words)
-        _make_nans_canonical(total)
-        np.right_shift(total.view(np.uint32), 16, out=bits)
-        return bits.astype(np.uint16).view(self.dtype)
-
-    def _join(self, parts: Sequence[np.ndarray], divisor: int, total: np.ndarray) -> None:
-        assert self.ufunc is not None, self.dtype
-        if len(parts) == 1:
-            total[...] = parts[0]
-        else:
-            self.ufunc(parts[0], parts[1], out=total)
-            for part in parts[2:]:
-                self.ufunc(total, part, out=total)
-        if divisor != 1:
-            np.divide(total, self.dtype.type(divisor), out=total)
+                np.divide(total, total.dtype.type(step.divisor), out=total)
+            if self.rounds and step is not steps[-1]:
+                round_to(total, self.dtype)
+        if is_narrow:
+            return narrowed(total, self.dtype, out=result)
+        if self.dtype.kind in "fc":
+            _make_nans_canonical(total)
+        return total
 
 
 def _make_nans_canonical(array: np.ndarray) -> None:

@@ -8,6 +8,10 @@ all of a rank's elements, as are products. So a fusion becomes *levels*: whole s
 over blocks. What one level computes and another reads has memory of its own, and results are
 written where they are to lie; all else is in scratch memory of the thread.
 
+Narrow floats are computed in float32, which a block keeps for the next step: where that is
+arithmetic too, numbers are rounded where they are, and narrow ones are made only of what is moved,
+tested or a result.
+
 Bits are those of the steps one after the other (`compute.py`): no sum is cut, a product is cut
 between its matrices only, and where operands of a product would be laid out otherwise in a block,
 it is not cut.
@@ -23,12 +27,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
-from ncc_runtime.execution.values.kernels.elementwise import PLAIN_LOOPS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
+from ncc_runtime.execution.values.kernels.conversions import narrowed, round_to, widened
+from ncc_runtime.execution.values.kernels.elementwise import (
+    BY_DTYPE,
+    FUNCTIONS,
+    PLAIN_LOOPS,
+    loop_of,
+)
+from ncc_runtime.execution.values.kernels.folds import fold_of_rows
+from ncc_runtime.execution.values.kernels.numbers import (
+    HOST_FLOATS,
+    canonical_nans,
+    is_narrow_float,
+    keeps_bits,
+    may_be_nan,
+    wide_type,
+)
 from ncc_runtime.execution.values.kernels.products import is_laid_out_alike
-from ncc_runtime.execution.values.kernels.regions import fold_of_rows, single_opcode
-from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.execution.values.kernels.regions import single_opcode
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, ThreadMemory
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import (
     CONSTANT,
@@ -38,11 +57,15 @@ from ncc_runtime.neff.program import (
     TensorId,
     ValueType,
 )
+from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import Instr
 
 BLOCK_BYTES = 512 * 1024
 """Of the largest value of a loop: a few of them fit into the last cache (measured: with 128 KiB the
 calls take as long again as their work)."""
+
+LEAST_ROW = 512
+"""Elements: shorter rows of a block cost numpy more than their staying in a cache saves."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
@@ -103,8 +126,7 @@ class BlockPlan:
         self.kept = self._kept_values()
         self.kept_steps = _KeptSteps()
         self.is_of_rank = any(step.opcode in ("partition-id", "replica-id") for step in fusion.body)
-        sizes = [fusion.values[value].size_bytes for value in range(len(fusion.values))]
-        self.rank_bytes = max(1, *sizes)
+        self.rank_bytes = max(1, *map(_wide_bytes, fusion.values))
 
     # ---- which dimensions belong together
 
@@ -212,7 +234,7 @@ class BlockPlan:
             return both, members[root][largest_of(root)]
 
         def largest_of(root: object) -> int:
-            return max(members[root], key=lambda value: (types[value].size_bytes, -value))
+            return max(members[root], key=lambda value: (_wide_bytes(types[value]), -value))
 
         chosen: list[object] = []
         parts: list[int] = []
@@ -224,7 +246,7 @@ class BlockPlan:
                 if chosen and not stuck[root] <= extra:
                     continue
                 size = types[largest].shape[members[root][largest]]
-                room = types[largest].size_bytes // math.prod(parts)
+                room = _wide_bytes(types[largest]) // math.prod(parts)
                 if room <= BLOCK_BYTES and chosen:
                     break
                 number = next(
@@ -232,6 +254,9 @@ class BlockPlan:
                     for n in range(1, size + 1)
                     if size % n == 0 and (room // n <= BLOCK_BYTES or n == size)
                 )
+                if members[root][largest] == len(types[largest].shape) - 1:
+                    while number > 1 and (size % number or size // number < LEAST_ROW):
+                        number -= 1
                 if number > 1 or not chosen:
                     chosen.append(root)
                     parts.append(number)
@@ -401,8 +426,8 @@ class BlockPlan:
         """Whether all that read a value broadcast it themselves, and none keeps it."""
         readers = (step for step in self.fusion.body if value in step.operands)
         return value not in self.kept and all(
-            step.opcode == "select"
-            or (_plain_loop(step, self.fusion) and not PLAIN_LOOPS[step.opcode][1])
+            (step.opcode == "select" and _takes_memory(step, self.fusion))
+            or ((loop := _plain_loop(step, self.fusion)) is not None and not loop[1])
             for step in readers
         )
 
@@ -436,6 +461,11 @@ def _folded_opcode(program: Program, step: FusedInstr) -> str:
     return single_opcode(program.regions[region])
 
 
+def _wide_bytes(kind: ValueType) -> int:
+    """Bytes of a value in the type that it is computed in."""
+    return kind.elements * wide_type(kind.dtype.numpy).itemsize
+
+
 def fusion_of(program: Program, instr: Instr) -> Fusion | None:
     """What an instruction computes as a fusion: its own, or one operation; None for others."""
     if instr.opcode == FUSION:
@@ -464,18 +494,8 @@ def can_be_cut(fusion: Fusion) -> bool:
     return is_unique and all(value.elements for value in fusion.values)
 
 
-class _Scratch(threading.local):
-    """Memory of a thread for the values of a block."""
-
-    memory: np.ndarray = np.empty(0, np.uint8)
-
-    def of(self, size: int) -> np.ndarray:
-        if len(self.memory) < size:
-            self.memory = np.empty(size, np.uint8)
-        return self.memory
-
-
-_SCRATCH = _Scratch()
+_SCRATCH = ThreadMemory()
+"""For the values of a block."""
 
 
 class _KeptSteps(threading.local):
@@ -537,7 +557,7 @@ class _Ranks:
         produced = {value for row in loop.steps for value in body[row].results}
         for value in sorted(produced & plan.kept):
             self._place(value)
-        steps = self._steps(loop, produced)
+        steps = self._steps(loop)
         read = {value for row in loop.steps for value in body[row].operands} - produced
         in_memory = (read | (produced & plan.kept)) & loop.cut.keys()
         local = {value: self._values[value] for value in read if value not in in_memory}
@@ -570,113 +590,160 @@ class _Ranks:
             for step in varying:
                 step.perform(values)
 
-    def _steps(self, loop: _Loop, produced: set[int]) -> "Sequence[_BlockStep]":
+    def _steps(self, loop: _Loop) -> "Sequence[_BlockStep]":
         """The steps of a loop; a thread keeps them as long as its scratch memory stays."""
         if self._plan.is_of_rank:
-            return list(self._prepared(loop, produced))
+            return list(self._prepared(loop))
         kept, key = self._plan.kept_steps, (id(loop), len(self._ranks))
         if kept.memory is _SCRATCH.memory and key in kept.steps:
             return kept.steps[key]
-        steps = list(self._prepared(loop, produced))
+        steps = list(self._prepared(loop))
         if kept.memory is not _SCRATCH.memory:
             kept.memory, kept.steps = _SCRATCH.memory, {}
         kept.steps[key] = steps
         return steps
 
-    def _prepared(self, loop: _Loop, produced: set[int]) -> Iterator["_BlockStep"]:
+    def _prepared(self, loop: _Loop) -> Iterator["_BlockStep"]:
         """Steps with the scratch memory that they write."""
         plan = self._plan
         body = plan.fusion.body
+        types = plan.fusion.values
         last = {
             value: row for row in loop.steps for value in (*body[row].operands, *body[row].results)
         }
-        shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in produced}
-        size = max(
-            math.prod(shapes[value]) * plan.fusion.values[value].dtype.numpy.itemsize
-            for value in produced
-        )
-        size = -(-size // 64) * 64
         seen_through = {
             value
             for row in loop.steps
             if body[row].opcode in _VIEWS or plan.folds_anything(body[row])
             for value in body[row].operands
         }
-        slots: dict[int, int] = {}
+        read: dict[bool, set[int]] = {True: set(), False: set(plan.kept)}  # in float32, or not
+        for row in loop.steps:
+            read[_reads_float32(body[row], plan.fusion)].update(body[row].operands)
+        slots: dict[int, int] = {}  # by value, and by ~value for its numbers as float32
         free: list[int] = []
         count = 0
-        chosen: list[tuple[int, int | None]] = []
+        chosen: list[tuple[int, list[tuple[int, int]]]] = []
         for row in loop.steps:
             step = body[row]
-            slot = None
-            if _takes_memory(step, plan.fusion) and step.results[0] not in plan.kept:
-                slot = free.pop() if free else count
-                count = max(count, slot + 1)
-                slots[step.results[0]] = slot
-            chosen.append((row, slot))
-            ends = (value for value in {*step.operands, *step.results} if last[value] == row)
-            free += [slots.pop(k) for k in ends if k in slots and k not in seen_through]
+            (result, *_) = step.results
+            written: list[int] = []
+            if _reads_float32(step, plan.fusion):  # for all who read them so
+                written += [~value for value in dict.fromkeys(step.operands) if ~value not in slots]
+            if _computes_narrow(step, plan.fusion):
+                written += [~result] if step.opcode in PLAIN_LOOPS else []
+            elif _takes_memory(step, plan.fusion) and result not in plan.kept:
+                written.append(result)
+            for value in written:
+                slots[value] = free.pop() if free else count
+                count = max(count, slots[value] + 1)
+            chosen.append((row, [(value, slots[value]) for value in written]))
+            for value in {*step.operands, *step.results} - seen_through:
+                if last[value] == row:
+                    free += [slots.pop(k) for k in (value, ~value) if k in slots]
+        shapes = {value: (len(self._ranks), *plan.block_shape(loop, value)) for value in last}
+        kinds = {value: types[value].dtype.numpy for value in last}
+        kinds |= {~value: np.dtype(np.float32) for value in last}
+        shapes |= {~value: shape for value, shape in shapes.items()}
+        bytes_of = {value: math.prod(shapes[value]) * kinds[value].itemsize for value in shapes}
+        size = max((bytes_of[value] for _, places in chosen for value, _ in places), default=0)
+        size = -(-size // 64) * 64
         memory = _SCRATCH.of(count * size)
-        for row, slot in chosen:
+        for row, places in chosen:
             step = body[row]
-            types = tuple(
-                ValueType(plan.fusion.values[value].dtype, plan.block_shape(loop, value))
+            results = tuple(
+                ValueType(types[value].dtype, plan.block_shape(loop, value))
                 for value in step.results
             )
-            call = KernelCall(plan.program, step.opcode, step.attributes, types, self._ranks)
-            out = None
-            if slot is not None:
-                kind, shape = (
-                    plan.fusion.values[step.results[0]].dtype.numpy,
-                    shapes[step.results[0]],
-                )
-                part = memory[slot * size : slot * size + math.prod(shape) * kind.itemsize]
-                out = part.view(kind).reshape(shape)
-            yield _BlockStep(plan, step, call, out)
+            call = KernelCall(plan.program, step.opcode, step.attributes, results, self._ranks)
+            outs = {}
+            for value, slot in places:
+                part = memory[slot * size : slot * size + bytes_of[value]]
+                outs[value] = part.view(kinds[value]).reshape(shapes[value])
+            readers = step.results[0] in read[True], step.results[0] in read[False]
+            yield _BlockStep(plan, step, call, outs, readers)
 
 
 _VIEWS = ("bitcast-convert", "broadcast", "convert", "copy", "real", "reshape", "transpose")
 """Opcodes whose results may lie in the memory of their operands."""
 
 
-def _plain_loop(step: FusedInstr, fusion: Fusion) -> bool:
-    """Whether numpy has one loop for a step, which writes where it is told."""
-    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands, *step.results)}
-    return step.opcode in PLAIN_LOOPS and len(kinds) == 1 and kinds <= _PLAIN
-
-
-_PLAIN = {np.dtype(np.float32), np.dtype(np.float64)}
+def _plain_loop(step: FusedInstr, fusion: Fusion) -> tuple[Callable[..., object], bool] | None:
+    """The loop of a step that writes where it is told, and whether that needs contiguous rows."""
+    if step.opcode in ("convert", "copy", "select", CONSTANT):  # which have ways of their own
+        return None
+    kinds = [fusion.values[value].dtype.numpy for value in step.operands]
+    if OPCODES[step.opcode].shape not in _ELEMENTWISE or is_narrow_float(kinds[0]):
+        return None
+    result = fusion.values[step.results[0]].dtype.numpy
+    return loop_of(step.opcode, step.attributes, kinds, result)
 
 
 def _takes_memory(step: FusedInstr, fusion: Fusion) -> bool:
     """Whether a step writes where it is told, so that it needs no memory of its own."""
     kinds = {fusion.values[value].dtype.numpy for value in (*step.operands[-2:], *step.results)}
-    is_other = step.opcode in ("dot", "select") and len(kinds) == 1 and kinds <= _PLAIN
-    return is_other or _plain_loop(step, fusion)
+    is_other = step.opcode == "select" or (step.opcode == "dot" and kinds <= {*HOST_FLOATS})
+    return (is_other and len(kinds) == 1) or _plain_loop(step, fusion) is not None
+
+
+def _computes_narrow(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step is arithmetic with a narrow float, which is done in float32."""
+    kinds = {fusion.values[value].dtype.numpy for value in (*step.operands, *step.results)}
+    is_one = len(kinds) == 1 and is_narrow_float(*kinds)
+    return is_one and step.opcode in FUNCTIONS and step.opcode not in BY_DTYPE
+
+
+def _reads_float32(step: FusedInstr, fusion: Fusion) -> bool:
+    """Whether a step takes narrow floats in float32."""
+    if step.opcode == "compare" and step.attributes.get("type") != "TOTALORDER":
+        return is_narrow_float(fusion.values[step.operands[0]].dtype.numpy)
+    return _computes_narrow(step, fusion)
 
 
 class _BlockStep:
-    """A step on the blocks of some ranks, prepared: what is the same for all blocks is known."""
+    """A step on the blocks of some ranks, prepared: what is the same for all blocks is known.
+
+    Values of a block are arrays by number, and narrow floats in float32, where a step has needed
+    that, by ~number.
+    """
 
     def __init__(
-        self, plan: BlockPlan, step: FusedInstr, call: KernelCall, out: np.ndarray | None
+        self,
+        plan: BlockPlan,
+        step: FusedInstr,
+        call: KernelCall,
+        outs: Mapping[int, np.ndarray],
+        readers: tuple[bool, bool],
     ) -> None:
+        """`outs`: scratch memory for what the step makes, by number, or ~number as float32.
+
+        `readers`: whether others read the result in float32, and as it is.
+        """
         self._plan = plan
         self._step = step
         self._call = call
-        self._out = out
+        self._outs = outs
+        result = step.results[0]
+        self._out = outs.get(result, outs.get(~result))
+        self._readers = readers
         self._is_observed = any(plan.is_observed(value) for value in step.results)
         shapes = [plan.fusion.values[value].shape for value in step.operands]
         # of scalars there is one value for each rank
-        narrow = [not shape and bool(call.results[0].shape) for shape in shapes]
-        self._operands = [*zip(step.operands, narrow, strict=True)]
+        is_scalar = [not shape and bool(call.results[0].shape) for shape in shapes]
+        self._operands = [*zip(step.operands, is_scalar, strict=True)]
         self._column = (len(call.ranks), *[1] * len(call.results[0].shape))
         # computes from blocks of operands, by value, and adds the results, or writes into theirs
         self.perform: Callable[[dict[int, np.ndarray]], None] = self._any
-        if _plain_loop(step, plan.fusion):
-            self._function, self._needs_rows = PLAIN_LOOPS[step.opcode]
+        if _computes_narrow(step, plan.fusion):
+            self.perform = self._narrow
+        elif _reads_float32(step, plan.fusion):
+            self.perform = self._compare
+        elif (loop := _plain_loop(step, plan.fusion)) is not None:
+            self._function, self._needs_rows = loop
             self.perform = self._plain
-        elif step.opcode == "select" and out is not None:
+        elif step.opcode == "convert" and call.results[0].dtype is DType.F32:
+            self.perform = self._widen
+        elif step.opcode == "select" and self._out is not None:
             self.perform = self._select
         elif step.opcode == "reduce" and (fold := plan.fold_of_rows(step)) is not None:
             self._fold = fold
@@ -696,7 +763,7 @@ class _BlockStep:
         """Whether the results are those of every block, and may stay: scratch memory may not."""
         step = self._step
         return (
-            self._out is None
+            not self._outs
             and known >= {*step.operands}
             and not any(v in kept for v in step.results)
         )
@@ -708,6 +775,11 @@ class _BlockStep:
             operands = [np.ascontiguousarray(array) for array in operands]
         any_nans = not self._is_observed
         arrays = fused_step(self._call, step, operands, self._out, any_nans=any_nans)
+        self._add(values, arrays)
+
+    def _add(self, values: dict[int, np.ndarray], arrays: Arrays) -> None:
+        """Results are written where they have memory."""
+        step = self._step
         for value, kind, array in zip(step.results, self._call.results, arrays, strict=True):
             if value in values:
                 values[value][...] = array
@@ -719,8 +791,8 @@ class _BlockStep:
     def _given(self, values: dict[int, np.ndarray]) -> Arrays:
         """The operands, as numpy broadcasts them."""
         return [
-            values[value].reshape(self._column) if is_narrow else values[value]
-            for value, is_narrow in self._operands
+            values[value].reshape(self._column) if is_scalar else values[value]
+            for value, is_scalar in self._operands
         ]
 
     def _plain(self, values: dict[int, np.ndarray]) -> None:
@@ -738,6 +810,52 @@ class _BlockStep:
             place[...] = out
         values[value] = place
 
+    def _in_float32(self, values: dict[int, np.ndarray]) -> Arrays:
+        """The operands in float32, as numpy broadcasts them."""
+        for value, _ in self._operands:
+            if ~value not in values:
+                array = values[value]
+                # of what is broadcast each element is widened once
+                out = None if 0 in array.strides else self._outs[~value]
+                values[~value] = widened(array, out=out)
+        return [
+            values[~value].reshape(self._column) if is_scalar else values[~value]
+            for value, is_scalar in self._operands
+        ]
+
+    def _narrow(self, values: dict[int, np.ndarray]) -> None:
+        """Arithmetic in float32, rounded once."""
+        (value,) = self._step.results
+        dtype = self._call.results[0].dtype.numpy
+        operands = self._in_float32(values)
+        out = self._out
+        if out is not None:
+            function, needs_rows = PLAIN_LOOPS[self._step.opcode]
+            if needs_rows:
+                operands = [np.ascontiguousarray(array) for array in operands]
+            function(*operands, out=out)
+        else:
+            opcode, attributes = self._step.opcode, self._step.attributes
+            out = elementwise.apply(opcode, operands, DType.F32, attributes)
+            out = np.require(out, requirements=["C", "W"])
+        in_float32, as_it_is = self._readers
+        if in_float32:
+            round_to(out, dtype)
+            values[~value] = out
+        if as_it_is or not in_float32:
+            values[value] = narrowed(out, dtype, out=values.get(value))
+
+    def _compare(self, values: dict[int, np.ndarray]) -> None:
+        self._add(values, fused_step(self._call, self._step, self._in_float32(values)))
+
+    def _widen(self, values: dict[int, np.ndarray]) -> None:
+        """A narrow float as float32, which others may have needed before."""
+        (operand,) = self._step.operands
+        if ~operand in values:
+            self._add(values, [values[~operand]])
+        else:
+            self._any(values)
+
     def _broadcast(self, values: dict[int, np.ndarray]) -> None:
         """Its readers spread it: new dimensions have size 1."""
         (operand,), (result,) = self._step.operands, self._step.results
@@ -746,8 +864,7 @@ class _BlockStep:
     def _select(self, values: dict[int, np.ndarray]) -> None:
         assert self._out is not None, "a value has memory"
         condition, if_true, if_false = self._given(values)
-        np.copyto(self._out, if_false)
-        np.copyto(self._out, if_true, where=condition)
+        elementwise.selected(condition, if_true, if_false, self._out)
         values[self._step.results[0]] = self._out
 
     def _reduce(self, values: dict[int, np.ndarray]) -> None:
@@ -764,7 +881,9 @@ class _BlockStep:
 
     def _make_nans_canonical(self, array: np.ndarray) -> None:
         # the greatest of numbers is a NaN if there is one
-        if self._is_observed and np.isnan(np.maximum.reduce(array, axis=None)):
+        if not self._is_observed or not may_be_nan(array.dtype):
+            return
+        if array.dtype not in HOST_FLOATS or np.isnan(np.maximum.reduce(array, axis=None)):
             array[...] = canonical_nans(array)
 
 

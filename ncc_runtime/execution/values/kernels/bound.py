@@ -18,6 +18,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels import elementwise
 from ncc_runtime.execution.values.kernels.blockwise import observed_values
 from ncc_runtime.execution.values.kernels.compute import fused_step, read_in_any_layout
+from ncc_runtime.execution.values.kernels.folds import SUMS
 from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts
 from ncc_runtime.execution.values.kernels.numbers import (
     HOST_FLOATS,
@@ -26,7 +27,7 @@ from ncc_runtime.execution.values.kernels.numbers import (
     may_be_nan,
 )
 from ncc_runtime.execution.values.kernels.products import matrices_of
-from ncc_runtime.execution.values.kernels.regions import SUMS, observed_in, single_opcode
+from ncc_runtime.execution.values.kernels.regions import observed_in, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Region

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.blockwise import BLOCK_BYTES, BlockPlan
+from ncc_runtime.execution.values.kernels.folds import SUMS
 from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, wide_type
 from ncc_runtime.execution.values.kernels.products import PATCH_ELEMENTS
-from ncc_runtime.execution.values.kernels.regions import SUMS, single_opcode
+from ncc_runtime.execution.values.kernels.regions import single_opcode
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, Program, Typed
 
