@@ -7,13 +7,13 @@ the sources of the functions, of the versions of numba and llvmlite and of the p
 code survives a change, nor that of another machine on the same disk; the file begins with a hash of
 what follows, so damaged code is never run.
 
-Folders lie in the user's cache. Every process holds a lock on the folder that it uses. Folders that no process uses, and that
-none has begun to use for a day, are removed but for the newest few. One process compiles at a time;
-those that wait for it find the code when it is done. Locks are the system's, which frees them when
-a process ends, however it ends.
+Folders lie in the user's cache. Every process holds a lock on the folder that it uses. Folders that
+no process uses, and that none has begun to use for a day, are removed but for the newest few. One
+process compiles at a time; those that wait for it find the code when it is done. Locks are the
+system's, which frees them when a process ends, however it ends.
 
-Functions raise nothing, allocate nothing and take no index from the end (-1), and they are called by address, as numba passes
-arguments: first where a result and an exception go, then the arguments.
+Functions raise nothing, allocate nothing and take no index from the end (-1). They are called by
+address, as numba passes arguments: first where a result and an exception go, then the arguments.
 """
 
 import contextlib
