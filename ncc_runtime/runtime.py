@@ -348,7 +348,7 @@ class Model:
     ) -> "tuple[RunOptions, Given]":
         """Options and inputs of a run, as far as they can be checked without loading anything."""
         from ncc_runtime.call_signature import arguments
-        from ncc_runtime.inputs import check_constants, numbered
+        from ncc_runtime.inputs import check_values, numbered
 
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
@@ -363,7 +363,7 @@ class Model:
                 "has no values; run it with --no-values"
             )
         if options.values:
-            check_constants(program)
+            check_values(program)
         if self._machine_key(options) not in self._machines:  # those have taken their memory
             held = sum(machine.held_bytes for machine in self._machines.values())
             check_budget(self.executable, options, held)
@@ -511,7 +511,7 @@ class Model:
         """
         from ncc_runtime.call_signature import arguments
         from ncc_runtime.faults.outcome import Laboratory
-        from ncc_runtime.inputs import bound_inputs, check_constants, numbered
+        from ncc_runtime.inputs import bound_inputs, check_values, numbered
 
         options = options or RunOptions()
         program = self.executable.program
@@ -521,7 +521,7 @@ class Model:
             self._check_proofs()
 
         def bound() -> Iterable[np.ndarray]:
-            check_constants(program)
+            check_values(program)
             check_budget(self.executable, options)
             return bound_inputs(program, given, seed, self._drawn_counts)
 

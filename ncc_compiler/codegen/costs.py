@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 
 from ncc_compiler.codegen.lowered import InstructionCosts
-from ncc_compiler.codegen.select import SELECTORS
+from ncc_compiler.codegen.select import SELECTORS, engine_of
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.op_tables.numeric import AMOUNTS, WORK
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.products import PRODUCTS, multiply_adds
@@ -24,6 +25,11 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
 
     Raises CompileError where they are too many to be counted.
     """
+    if node.op == WORK:
+        operations, *moved = (node.integer(name) for name in AMOUNTS)
+        is_product = engine_of(node) is Engine.TENSOR
+        counted = (operations, 0) if is_product else (0, operations)
+        return checked_costs(node.op, node, *counted, *moved)
     selected = SELECTORS.get(node.op)
     flops = 0
     if selected is not None and selected.opcode in PRODUCTS:

@@ -17,11 +17,15 @@ ATTRIBUTE_KINDS: Mapping[str, type] = {
     "algorithm": str,
     "batch_groups": int,
     "block": int,
+    "bytes_read": int,
+    "bytes_written": int,
     "collapsed_slice_dims": tuple,
     "dim_labels": str,
     "dimension": int,
     "dimensions": tuple,
     "direction": str,
+    "dtype": str,
+    "duration_ps": int,
     "exponent_bits": int,
     "feature_groups": int,
     "fft_length": tuple,
@@ -51,6 +55,7 @@ ATTRIBUTE_KINDS: Mapping[str, type] = {
     "mantissa_bits": int,
     "offset_dims": tuple,
     "operand_batching_dims": tuple,
+    "operations": int,
     "region": int,
     "rhs_batch": tuple,
     "rhs_contracting": tuple,
@@ -120,6 +125,7 @@ TYPE_RULES: Mapping[str, TypeRule] = {
     "stochastic-convert": elementwise.stochastic_convert,
     "transpose": structural.transpose,
     "triangular-solve": numeric.triangular_solve,
+    "work": structural.work,
 }
 """How the types of an opcode must agree; control opcodes have no tensors."""
 

@@ -1,19 +1,28 @@
 """The work of a program's instructions, read off their opcodes, attributes and types."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
 
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.isa import FUSION, OPCODES, Engine, Shape
-from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Region, Typed
+from ncc_runtime.neff.isa import FUSION, OPCODES, WORK, Engine, Shape
+from ncc_runtime.neff.program import (
+    CONSTANT,
+    AttributeValue,
+    FusedInstr,
+    Fusion,
+    Program,
+    Region,
+    Typed,
+)
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.kept import NOTHING_KEPT, Kept, kept_in_sbuf
 from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
 from ncc_runtime.neff.work.phases import phases_of_rows, work_of_rows
-from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
+from ncc_runtime.neff.work.work import FLOPS_PER_CYCLE, NOTHING, Mode, Work, WorkPhase
 
 
 def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
@@ -80,6 +89,8 @@ def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work
     if OPCODES[instr.opcode].shape is Shape.CONTROL or not instr.operands + instr.results:
         return NOTHING
     attributes = program.attributes[instr.attribute] if instr.attribute != NONE else {}
+    if instr.opcode == WORK:
+        return work_of_sizes(attributes, engine)
     if instr.opcode == FUSION:
         number = attributes["fusion"]
         assert isinstance(number, int), instr.opcode
@@ -102,6 +113,38 @@ def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work
     is_in_place = instr.opcode in _UPDATES and _is_in_place(program, instr)
     price = work_of_scatter if is_scatter else work_of_move
     return price(row, types, is_in_place)
+
+
+def work_of_sizes(attributes: Mapping[str, AttributeValue], engine: Engine) -> Work:
+    """The work of an instruction of which only sizes are known: a roofline.
+
+    Its engine and DMA work at once all the while. Operations are flops of the Tensor engine in
+    `dtype`, bfloat16 if that is not said, and elements of the others; Sync has DMA only.
+    Source: Williams, Waterman and Patterson, "Roofline", CACM 52 (4), 2009.
+    """
+    read, written, operations = (
+        amount
+        for name in ("bytes_read", "bytes_written", "operations")
+        if isinstance(amount := attributes[name], int)
+    )
+    lanes, passes = {}, {}
+    if engine is Engine.TENSOR and operations:
+        dtype = DType(attributes.get("dtype", DType.BF16.value))
+        passes[dtype] = -(-operations // FLOPS_PER_CYCLE)
+    elif engine is not Engine.SYNC and operations:
+        lanes[engine, Mode.FULL] = operations
+    given_ps = attributes.get("duration_ps")
+    assert given_ps is None or isinstance(given_ps, int), given_ps
+    return Work(
+        phases=(WorkPhase(lanes, passes, {engine: 1}),) if lanes or passes else (),
+        bytes_read=read,
+        bytes_written=written,
+        dma_read=read,
+        dma_written=written,
+        tile=Fraction(0),
+        starts=bool(read) + bool(written),
+        given_ps=given_ps,
+    )
 
 
 _REGISTER_SHAPES = frozenset({Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY})
