@@ -259,18 +259,18 @@ class _Nodes:
             node.attr.extend(_of_collective(placeholder, size))
             return [node]
         nodes = []
-        for is_done, kind in (
-            (role.sends, NodeType.COMM_SEND),
-            (role.receives, NodeType.COMM_RECV),
-        ):
-            if is_done:
-                node = _node(name, kind)
-                node.attr.extend(_of_transfer(placeholder, size))
-                node.attr.append(attribute("comm_tag", "int32", step.placeholder))
-                label = f"p{step.placeholder}.{occurrence}"
-                node.attr.append(attribute(COLLECTIVE, "string", label))
-                nodes.append(node)
-        return [*nodes, _copy(name, size)] if role.copies else nodes
+        if role.sends:
+            nodes.append(_node(name, NodeType.COMM_SEND))
+        if role.receives:
+            nodes.append(_node(name, NodeType.COMM_RECV))
+        if role.copies:
+            nodes.append(_copy(name, size))
+        for node in nodes:
+            node.attr.extend(_of_transfer(placeholder, size))
+            node.attr.append(attribute("comm_tag", "int32", step.placeholder))
+            label = f"p{step.placeholder}.{occurrence}"
+            node.attr.append(attribute(COLLECTIVE, "string", label))
+        return nodes
 
     def _of_ranks(self, number: int, node: Any) -> Callable[[int], bytes]:
         """The bytes of a node of a collective, by rank; those of one group or peer once."""
