@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from ncc_compiler.codegen.lowered import InstructionCosts
-from ncc_compiler.codegen.select import SELECTORS, engine_of
+from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
@@ -26,10 +26,7 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
     Raises CompileError where they are too many to be counted.
     """
     if node.op == WORK:
-        operations, *moved = (node.integer(name) for name in AMOUNTS)
-        is_product = engine_of(node) is Engine.TENSOR
-        counted = (operations, 0) if is_product else (0, operations)
-        return checked_costs(node.op, node, *counted, *moved)
+        return InstructionCosts(*(node.integer(name) for name in AMOUNTS))
     selected = SELECTORS.get(node.op)
     flops = 0
     if selected is not None and selected.opcode in PRODUCTS:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from ncc_runtime.chakra.dependencies import PerformedSteps, Step
 from ncc_runtime.errors import InputError
@@ -28,20 +27,24 @@ from ncc_runtime.neff.shared.chakra import (
     COLLECTIVE,
     DTYPE,
     DURATION_PS,
+    ELEMENTS,
     ENGINE,
     MOST_NODES,
     REDUCTION,
     ROOT,
     SUFFIX,
     VERSION,
+    WRITTEN,
     CommType,
     NodeType,
     attribute,
     message_class,
     with_length,
 )
-from ncc_runtime.neff.table import NONE
+from ncc_runtime.neff.table import NONE, Instr
 from ncc_runtime.neff.whole_file import whole_folder
+from ncc_runtime.neff.work.instructions import works_of
+from ncc_runtime.neff.work.work import Work
 from ncc_runtime.progress import phase
 
 NAME = "trace"
@@ -132,10 +135,10 @@ class _Nodes:
         self._performed = PerformedSteps(trace)
         self._members = [_members(one) for one in executable.program.placeholders]
         self._instructions = _Instructions(executable)
-        self._ends = _ends_of_collectives(trace) if times is TraceTimes.RUN else {}
+        self._ran = _spans_of_collectives(trace) if times is TraceTimes.RUN else {}
         for placeholder in executable.program.placeholders:
             for group in placeholder.groups:
-                if 1 < len(group) and group != tuple(range(executable.ranks)):
+                if len(group) > 1 and group != tuple(range(executable.ranks)):
                     # ASTRA-sim takes numbers above 0 for the names of groups
                     self.names.setdefault(group, str(len(self.names) + 1))
 
@@ -188,7 +191,7 @@ class _Nodes:
     def _encoded(self, likeness: _Likeness, rank: int) -> "_Encoded":
         """The nodes of alike ranks; one of them says when, if times are those of the run."""
         numbers = _Numbers(likeness)
-        times = self._times_of(likeness, rank)
+        spans = self._spans(likeness, rank)
         parts: list[bytes | Callable[[int], bytes]] = []
         fixed: list[bytes] = []
         occurrences: dict[int, int] = {}
@@ -198,7 +201,7 @@ class _Nodes:
                 node = self._instructions.node(step)
                 (node.id,) = numbers.ids[number]
                 _depend(node, *deps)
-                times(number, node)
+                self._set_times(node, spans[number])
                 fixed.append(with_length(node.SerializeToString()))
                 continue
             occurrence = occurrences.get(step.placeholder, 0)
@@ -207,44 +210,41 @@ class _Nodes:
             for identity, node in zip(numbers.ids[number], made, strict=True):
                 node.id = identity
                 _depend(node, *deps)
-                times(number, node)
+                self._set_times(node, spans[number])
                 parts += [b"".join(fixed), self._of_ranks(step.placeholder, node)]
                 fixed = []
         return _Encoded((*parts, b"".join(fixed)), numbers.count)
 
-    def _times_of(self, likeness: _Likeness, rank: int) -> Callable[[int, Any], None]:
-        """What sets the times of a node of a step."""
+    def _spans(self, likeness: _Likeness, rank: int) -> list[tuple[int, int] | None]:
+        """By step, from when to when in ps, as far as nodes say so."""
         if self._times is TraceTimes.NONE:
-            return lambda number, node: None
+            return [None] * len(likeness.steps)
         if self._times is TraceTimes.RUN:
-            return self._run_times(likeness, rank)
-        passed: dict[int, int] = {}  # by queue: rounded ends differ by whole durations
+            column = rank % self._executable.representatives
+            events = self._performed.events_of(column, likeness.steps)
+            start_ps, end_ps = self._trace.start_ps, self._trace.end_ps
+            return [
+                self._ran.get(event, (int(start_ps[event]), int(end_ps[event]))) for event in events
+            ]
+        spans: list[tuple[int, int] | None] = []
+        passed: dict[int, int] = {}  # by queue: one after the other, so that rounding adds up
+        for step in likeness.steps:
+            if step.placeholder != NONE:
+                spans.append(None)
+                continue
+            start = passed.get(step.queue, 0)
+            passed[step.queue] = start - (-self._instructions.ps(step) * 100 // likeness.percent)
+            spans.append((start, passed[step.queue]))
+        return spans
 
-        def alone(number: int, node: Any) -> None:
-            step = likeness.steps[number]
-            if step.placeholder == NONE:
-                ps = -(-self._instructions.ps(step) * 100 // likeness.percent)
-                before = passed.get(step.queue, 0)
-                passed[step.queue] = before + ps
-                node.duration_micros = (before + ps) // _PS_PER_US - before // _PS_PER_US
-                node.attr.append(attribute(DURATION_PS, "int64", ps))
-
-        return alone
-
-    def _run_times(self, likeness: _Likeness, rank: int) -> Callable[[int, Any], None]:
-        trace = self._trace
-        column = rank % self._executable.representatives
-        events = self._performed.events_of(column, likeness.steps)
-
-        def of_run(number: int, node: Any) -> None:
-            step, event = likeness.steps[number], events[number]
-            start_ps = int(trace.start_ps[event])
-            end_ps = self._ends[event] if step.placeholder != NONE else int(trace.end_ps[event])
+    def _set_times(self, node: Any, span: tuple[int, int] | None) -> None:
+        if span is None:
+            return
+        start_ps, end_ps = span
+        if self._times is TraceTimes.RUN:
             node.start_time_micros = start_ps // _PS_PER_US
-            node.duration_micros = end_ps // _PS_PER_US - start_ps // _PS_PER_US
-            node.attr.append(attribute(DURATION_PS, "int64", end_ps - start_ps))
-
-        return of_run
+        node.duration_micros = end_ps // _PS_PER_US - start_ps // _PS_PER_US
+        node.attr.append(attribute(DURATION_PS, "int64", end_ps - start_ps))
 
     def _collective(self, step: Step, role: _Role, occurrence: int) -> list[Any]:
         """The nodes of a collective on a rank, without groups and peers: one, or up to three."""
@@ -361,14 +361,16 @@ class _Instructions:
     def __init__(self, executable: Executable) -> None:
         model = TimingModel.from_topology(executable.topology)
         self._program = executable.program
-        self._queues = {
-            number: (queue, list(queue.table), engine_costs(executable.program, model, queue))
-            for number, queue in enumerate(executable.queues)
-            if isinstance(queue, EngineQueue)
-        }
-        self._durations = {
-            number: costs.ps.tolist() for number, (_, _, costs) in self._queues.items()
-        }
+        self._queues: dict[int, tuple[EngineQueue, list[Instr]]] = {}
+        self._works: dict[int, list[Work]] = {}  # by row
+        self._durations: dict[int, list[int]] = {}
+        for number, queue in enumerate(executable.queues):
+            if isinstance(queue, EngineQueue):
+                self._queues[number] = queue, list(queue.table)
+                works, index = works_of(executable.program, queue.engine, queue.table)
+                self._works[number] = [works[at] for at in index.tolist()]
+                costs = engine_costs(executable.program, model, queue)
+                self._durations[number] = costs.ps.tolist()
 
     def ps(self, step: Step) -> int:
         """What an instruction takes if nobody else moves bytes."""
@@ -376,25 +378,29 @@ class _Instructions:
 
     def node(self, step: Step) -> Any:
         """A node of an instruction: operations, bytes to and from HBM, its engine."""
-        queue, table, costs = self._queues[step.queue]
+        queue, table = self._queues[step.queue]
         instr = table[step.row]
         name = instr.opcode
         if instr.origin != NONE:
             name = self._program.origins[instr.origin].node or name
         node = _node(name, NodeType.COMP)
-        # a roofline divides by both
-        node.attr.append(attribute("num_ops", "int64", max(1, instr.flops + instr.elements)))
-        traffic = max(1, int(costs.traffic[step.row]))
-        node.attr.append(attribute("tensor_size", "uint64", traffic))
+        work = self._works[step.queue][step.row]
+        operations = max(1, instr.flops + instr.elements)  # ASTRA-sim's roofline divides by it
+        node.attr.append(attribute("num_ops", "int64", operations))
+        if work.starts:  # registers of a sequencer are not moved by DMA
+            node.attr.append(attribute("tensor_size", "uint64", work.traffic))
         node.attr.append(attribute(ENGINE, "string", queue.engine.value))
-        if queue.engine is Engine.TENSOR:
-            product = next(products_of(self._program, instr), None)
-            if product is not None:
-                node.attr.append(attribute(DTYPE, "string", product.dtype.value))
-            elif instr.opcode == WORK:
-                written = self._program.attributes[instr.attribute].get("dtype")
-                if isinstance(written, str):
-                    node.attr.append(attribute(DTYPE, "string", written))
+        if elements := operations - instr.flops:
+            node.attr.append(attribute(ELEMENTS, "int64", elements))
+        if work.starts and work.bytes_written:
+            node.attr.append(attribute(WRITTEN, "int64", work.bytes_written))
+        dtype: object = None  # of what is multiplied
+        if instr.opcode == WORK:
+            dtype = self._program.attributes[instr.attribute].get("dtype")
+        elif (product := next(products_of(self._program, instr), None)) is not None:
+            dtype = product.dtype.value
+        if isinstance(dtype, str) and instr.flops:
+            node.attr.append(attribute(DTYPE, "string", dtype))
         return node
 
 
@@ -413,7 +419,9 @@ def _copy(name: str, size: int) -> Any:
     """What a collective of a rank with itself comes to."""
     node = _node(name, NodeType.COMP)
     node.attr.append(attribute("num_ops", "int64", 1))
+    node.attr.append(attribute(ELEMENTS, "int64", 1))
     node.attr.append(attribute("tensor_size", "uint64", max(1, 2 * size)))
+    node.attr.append(attribute(WRITTEN, "int64", size))
     node.attr.append(attribute(ENGINE, "string", Engine.SYNC.value))
     return node
 
@@ -440,9 +448,9 @@ def _of_collective(placeholder: Placeholder, size: int) -> list[Any]:
     return found
 
 
-def _ends_of_collectives(trace: Trace) -> dict[int, int]:
-    """By the event of its trigger, when each run of a collective was reported complete."""
+def _spans_of_collectives(trace: Trace) -> dict[int, tuple[int, int]]:
+    """By the event of its trigger, from when to when in ps a collective ran on its rank."""
     from ncc_runtime.report.timeline.arrows import triggers
 
-    ends = np.asarray(trace.end_ps[trace.runs.last])
-    return dict(zip(triggers(trace).tolist(), ends.tolist(), strict=True))
+    ends = trace.start_ps[trace.runs.first].tolist(), trace.end_ps[trace.runs.last].tolist()
+    return dict(zip(triggers(trace).tolist(), zip(*ends, strict=True), strict=True))

@@ -157,7 +157,7 @@ OPCODES: dict[str, OpcodeDef] = {
             WORK,
             Shape.SIZED,
             -1,
-            ("bytes_read", "bytes_written", "operations"),
+            ("bytes_read", "bytes_written", "elements", "flops"),
             ("dtype", "duration_ps"),
         ),
         OpcodeDef(PTC2, Shape.CONTROL, -1),

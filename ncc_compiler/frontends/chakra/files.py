@@ -282,9 +282,12 @@ def _groups_of_metadata(ranks: Iterable[RankTrace]) -> Groups:
                 listed = json_of(text[text.index("[{") : text.rindex("}]") + 2])
             except ValueError:  # PyTorch cuts long texts off
                 continue
-            rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+            rows = (
+                [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+            )
             found = {
-                str(row.get("pg_name")): row.get("ranks") or list(range(len(traces))) for row in rows
+                str(row.get("pg_name")): row.get("ranks") or list(range(len(traces)))
+                for row in rows
             }
             groups.update(_checked_groups(trace.place(node), found.items(), len(traces)))
     return groups

@@ -92,8 +92,8 @@ def _local_graph(trace: RankTrace) -> _LocalGraph:
                 f"{trace.place(node)} depends on the data of node {lacking}, which is not there",
                 "write the trace whole",
             )
-        deps = (position[dep] for dep in (*node.data_deps, *node.ctrl_deps) if dep in position)
-        before.append(tuple(dict.fromkeys(deps)))
+        there = (position[dep] for dep in (*node.data_deps, *node.ctrl_deps) if dep in position)
+        before.append(tuple(dict.fromkeys(there)))
     kept = [at for at, node in enumerate(trace.nodes) if node.kind is not NodeType.METADATA]
     number = {at: new for new, at in enumerate(kept)}
     deps_of = [tuple(sorted(_kept_before(at, before, number))) for at in kept]
@@ -134,10 +134,10 @@ class _Matching:
     def __init__(self, trace: ChakraTrace) -> None:
         self._trace = trace
         graphs: dict[int, _LocalGraph] = {}  # ranks alike share their nodes
-        for rank in trace.ranks:
-            if id(rank.nodes) not in graphs:
-                graphs[id(rank.nodes)] = _local_graph(rank)
-        self._graphs = [graphs[id(rank.nodes)] for rank in trace.ranks]
+        for its in trace.ranks:
+            if id(its.nodes) not in graphs:
+                graphs[id(its.nodes)] = _local_graph(its)
+        self._graphs = [graphs[id(its.nodes)] for its in trace.ranks]
         self._unit_of = [[-1] * len(graph.nodes) for graph in self._graphs]
         self._places: list[tuple[_Place, ...]] = []  # of each unit
         self._meetings: list[Meeting | None] = []  # of each unit
@@ -163,7 +163,9 @@ class _Matching:
             for at, node in enumerate(graph.nodes):
                 if node.kind is NodeType.COMM_COLL:
                     group = self._group_of(rank, node, everybody)
-                    if len(group) > 1 and (_size(self._place(rank, node), node) or _is_barrier(node)):
+                    if len(group) > 1 and (
+                        _size(self._place(rank, node), node) or _is_barrier(node)
+                    ):
                         calls.setdefault(group, {}).setdefault(rank, []).append(at)
         for group, by_rank in calls.items():
             self._check_counts(group, by_rank)
@@ -215,22 +217,21 @@ class _Matching:
                     is_receive = node.kind is NodeType.COMM_RECV
                     sides[is_receive].setdefault(envelope, []).append((rank, at))
         for envelope in dict.fromkeys((*sides[0], *sides[1])):
-            both = [side.get(envelope, []) for side in sides]
-            for pair in zip(*both, strict=False):
+            sends, receives = (side.get(envelope, []) for side in sides)
+            for pair in zip(sends, receives, strict=False):
                 self._add_unit(pair, self._message(envelope, pair))
-            fewest = min(map(len, both))
-            for side, what in zip(both, ("receives", "sends"), strict=True):
-                if len(side) > fewest:
-                    rank, at = side[fewest]
-                    source, target, tag = envelope
-                    other = target if what == "receives" else source
-                    raise refusal(
-                        "chakra-C6",
-                        f"{self._place(rank, self._graphs[rank].nodes[at])} is message {fewest} "
-                        f"from rank {source} to rank {target} with tag {tag}, and rank {other} "
-                        f"{what} {fewest} only",
-                        "every send has its receive on the other rank, with the same comm_tag",
-                    )
+            fewest = min(len(sends), len(receives))
+            if len(sends) != len(receives):
+                source, target, tag = envelope
+                is_send = len(sends) > fewest
+                rank, at = (sends if is_send else receives)[fewest]
+                other = f"rank {target} receives" if is_send else f"rank {source} sends"
+                raise refusal(
+                    "chakra-C6",
+                    f"{self._place(rank, self._graphs[rank].nodes[at])} is message {fewest} from "
+                    f"rank {source} to rank {target} with tag {tag}, and {other} {fewest} only",
+                    "every send has its receive on the other rank, with the same comm_tag",
+                )
 
     def _message(self, envelope: tuple[int, int, int], places: Sequence[_Place]) -> Meeting:
         nodes = [self._graphs[rank].nodes[at] for rank, at in places]
@@ -275,9 +276,10 @@ class _Matching:
         group = self._trace.groups.get(str(name))
         if group is None:
             known = ", ".join(list(self._trace.groups)[:8]) or "none"
+            place = self._place(rank, node)
             raise refusal(
                 "chakra-C4",
-                f"{self._place(rank, node)} is of process group {str(name)[:40]!r}; known are {known}",
+                f"{place} is of process group {str(name)[:40]!r}; known are {known}",
                 'give the groups as {"NAME": [ranks], …} with --comm-groups FILE.json',
             )
         if rank not in group:
@@ -401,10 +403,10 @@ class _Matching:
         deps: dict[int, set[int]] = {at: set() for at in dict.fromkeys(first)}
         for at, stands in enumerate(first):
             deps[stands].update(first[dep] for dep in graph.deps[at])
-        waits_for = {at: len(its) for at, its in deps.items()}
+        waits_for = {at: len(before) for at, before in deps.items()}
         users: dict[int, list[int]] = {at: [] for at in deps}
-        for at, its in deps.items():
-            for dep in its:
+        for at, before in deps.items():
+            for dep in before:
                 users[dep].append(at)
         met = [parts[number][0] for number in sorted(parts)]
         for one, other in itertools.pairwise(met):
@@ -417,8 +419,8 @@ class _Matching:
         while ready:
             at = heapq.heappop(ready)
             item_of[at] = len(items)
-            before = sorted(item_of[dep] for dep in deps[at])
-            items.append(Item(graph.nodes[at], meeting_of.get(units[at]), tuple(before)))
+            known = sorted(item_of[dep] for dep in deps[at])
+            items.append(Item(graph.nodes[at], meeting_of.get(units[at]), tuple(known)))
             for user in users[at]:
                 waits_for[user] -= 1
                 if not waits_for[user]:
@@ -492,12 +494,14 @@ def _is_barrier(node: TraceNode) -> bool:
 
 def _comm_type(place: str, node: TraceNode) -> CommType:
     number = node.attributes.get("comm_type")
-    try:
-        return CommType(number)
-    except ValueError:
+    if type(number) is not int or number not in _COMM_TYPES:
         given = "no comm_type" if number is None else f"comm_type {number!r}"
         known = ", ".join(f"{int(kind)} {kind.name}" for kind in CommType)
-        raise refusal("chakra-C4", f"{place} has {given}", f"known are {known}") from None
+        raise refusal("chakra-C4", f"{place} has {given}", f"known are {known}")
+    return CommType(number)
+
+
+_COMM_TYPES = frozenset(map(int, CommType))
 
 
 def _size(place: str, node: TraceNode) -> int:
@@ -527,4 +531,3 @@ def _listed(ranks: Iterable[int]) -> str:
     listed = list(ranks)
     shown = ",".join(map(str, listed[:16]))
     return f"{shown},…" if len(listed) > 16 else shown
-

@@ -28,9 +28,11 @@ from ncc_compiler.frontends.chakra.meetings import (
 from ncc_compiler.frontends.foreign import ModelText
 from ncc_runtime.neff.shared.chakra import (
     DTYPE,
+    ELEMENTS,
     ENGINE,
     REDUCTION,
     ROOT,
+    WRITTEN,
     CommType,
     NodeType,
 )
@@ -197,12 +199,9 @@ class _Texts:
             engine = "Tensor" if is_compute else _HOST
         work: dict[str, str | int] = {"engine": str(engine)}
         if not is_host:
-            moved = "bytes_written" if node.kind is NodeType.MEM_STORE else "bytes_read"
-            for name, key in (("operations", "num_ops"), (moved, "tensor_size")):
-                if amount := _amount(node, key, node.attributes.get(key, 0)):
-                    work[name] = amount
+            work |= _sizes(node)
         dtype = node.attributes.get(DTYPE)
-        if engine == "Tensor" and dtype in _DTYPES:
+        if dtype in _DTYPES:
             work["dtype"] = str(dtype)
         if self._durations and node.duration_ps is not None:
             work["duration_ps"] = _amount(node, "a duration in ps", node.duration_ps)
@@ -223,7 +222,7 @@ class _Texts:
         together = [self._meetings[number] for number in met if number is not None]
         dtype, elements = _operand(meeting)
         stream = self._stream[meeting.what.stream]
-        on_stream = f", frontend_attributes={{stream_id=\"{stream}\"}}" if stream else ""
+        on_stream = f', frontend_attributes={{stream_id="{stream}"}}' if stream else ""
         if meeting.what.kind is None:
             pairs = sorted(pair for one in together for pair in one.pairs)
             listed = ",".join(f"{{{source},{target}}}" for source, target in pairs)
@@ -232,9 +231,7 @@ class _Texts:
                 f"source_target_pairs={{{listed}}}{on_stream}"
             )
         groups = self._whole(meeting, sorted(one.group for one in together))
-        return (
-            _collective_line(name, operand, meeting, groups, regions) + on_stream
-        )
+        return _collective_line(name, operand, meeting, groups, regions) + on_stream
 
     def _whole(self, meeting: Meeting, groups: Sequence[Members]) -> list[Members]:
         """The groups, and others for ranks of other programs, which XLA wants to be named.
@@ -275,6 +272,24 @@ def _hashable(key: object) -> object:
     return tuple(map(_hashable, key)) if isinstance(key, tuple) else key
 
 
+def _sizes(node: TraceNode) -> Mapping[str, int]:
+    """Flops, elements and bytes of an instruction, those that there are."""
+    operations, size, elements, written = (
+        _amount(node, key, node.attributes.get(key, 0))
+        for key in ("num_ops", "tensor_size", ELEMENTS, WRITTEN)
+    )
+    if node.kind is NodeType.MEM_STORE:
+        written = size
+    written = min(written, size)
+    sizes = {
+        "flops": max(0, operations - elements),
+        "elements": elements,
+        "bytes_read": size - written,
+        "bytes_written": written,
+    }
+    return {name: amount for name, amount in sizes.items() if amount}
+
+
 def _amount(node: TraceNode, key: str, value: object) -> int:
     if type(value) is not int or not 0 <= value <= _MOST_AMOUNT:
         fact = f"node {node.id} ({node.name}) has {value!r} as {key}"
@@ -291,10 +306,8 @@ def _details(meeting: Meeting) -> tuple[object, ...]:
 def _operand(meeting: Meeting) -> tuple[DType, int]:
     """The element type and the elements of what a rank gives; rounded up to a share for each."""
     size, written = meeting.what.size_bytes, meeting.node.attributes.get(DTYPE)
-    if written in _DTYPES:
-        dtype = DType(written)
-    else:
-        dtype = DType.U8 if size % 2 else DType.BF16
+    likely = DType.U8 if size % 2 else DType.BF16
+    dtype = DType(written) if written in _DTYPES else likely
     elements = max(1, -(-size // dtype.size_bytes))
     if meeting.what.kind in _IN_SHARES:
         elements = -(-elements // meeting.what.members) * meeting.what.members
@@ -311,6 +324,15 @@ def _reduction(meeting: Meeting) -> Reduction:
         fact = f"node {node.id} ({node.name}) has {written!r} as {REDUCTION}"
         raise refusal("chakra-C4", fact, f"of {dtype.value} known are {', '.join(known)}")
     return Reduction(written)
+
+
+def _root(meeting: Meeting) -> int:
+    """The place of the root in each group: the first, if we have not written another one."""
+    root, node = meeting.node.attributes.get(ROOT, 0), meeting.node
+    if type(root) is not int or not 0 <= root < meeting.what.members:
+        fact = f"node {node.id} ({node.name}) has {root!r} as {ROOT}"
+        raise refusal("chakra-C4", fact, f"a place in a group of {meeting.what.members} ranks")
+    return root
 
 
 _IN_SHARES = (
@@ -340,9 +362,7 @@ class _Names:
         return base
 
 
-def _work_line(
-    name: str, kind: str, operands: Sequence[str], work: Mapping[str, str | int]
-) -> str:
+def _work_line(name: str, kind: str, operands: Sequence[str], work: Mapping[str, str | int]) -> str:
     config = json.dumps(work, separators=(",", ":"))
     return (
         f'{name} = {kind} custom-call({", ".join(operands)}), custom_call_target="ncc.work", '
@@ -363,8 +383,7 @@ def _collective_line(
     listed = "{" + ",".join("{" + ",".join(map(str, group)) + "}" for group in groups) + "}"
     type_of = dtype.value
     in_json = json.dumps([list(group) for group in groups], separators=(",", ":"))
-    root = meeting.node.attributes.get(ROOT, 0)
-    root = root if type(root) is int else 0
+    root = _root(meeting)
     reduction = _reduction(meeting)
 
     def custom(target: str, size: int, **config: object) -> str:
@@ -407,8 +426,7 @@ def _collective_line(
             )
         case CommType.BROADCAST:
             # HLO broadcasts from the first of a group
-            first = [(group[root % members], *group[: root % members], *group[root % members + 1 :])
-                     for group in groups]
+            first = [(group[root], *group[:root], *group[root + 1 :]) for group in groups]
             listed = "{" + ",".join("{" + ",".join(map(str, one)) + "}" for one in first) + "}"
             return (
                 f"{name} = {type_of}[{elements}] collective-broadcast({operand}), "

@@ -22,8 +22,8 @@ _BATCH_NORM_ATTRIBUTES = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind
 WORK = "ncc.work"
 """Work of which only sizes are known, as in a trace; a custom call in a text."""
 
-AMOUNTS = ("operations", "bytes_read", "bytes_written")
-"""Its sizes: flops of the Tensor engine or elements of another one, and bytes of HBM."""
+AMOUNTS = ("flops", "elements", "bytes_read", "bytes_written")
+"""Its sizes: flops of the Tensor engine, elements that another one walks over, bytes of HBM."""
 
 NUMERIC_ROWS = (
     OpDef("batch-norm-training", 3, 3, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
@@ -110,7 +110,7 @@ NUMERIC_ROWS = (
         (
             "the result is an array",
             "engine is Tensor, Vector, Scalar, GpSimd or Sync",
-            "operations, bytes_read, bytes_written and duration_ps are from 0 to 2^60",
+            "flops, elements, bytes_read, bytes_written and duration_ps are from 0 to 2^60",
             "dtype is an element type",
         ),
         has_side_effect=True,

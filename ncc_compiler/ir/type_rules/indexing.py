@@ -24,6 +24,7 @@ from ncc_compiler.ir.custom_calls import (
 )
 from ncc_compiler.ir.graph import Callees, Padding
 from ncc_compiler.ir.op_tables.collectives import NCC
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart, Place
 from ncc_compiler.ir.type_rules.context import (
     Inference,

@@ -245,7 +245,7 @@ _MOST_WORK = 2**60
 
 def work(signature: Signature) -> Iterator[str]:
     """Any arrays; amounts that can be added up, and a dtype that there is."""
-    for name in ("bytes_read", "bytes_written", "operations", "duration_ps"):
+    for name in ("bytes_read", "bytes_written", "duration_ps", "elements", "flops"):
         amount = signature.attributes.get(name, 0)
         assert isinstance(amount, int), (signature.opcode, name, amount)
         if not 0 <= amount <= _MOST_WORK:

@@ -52,6 +52,8 @@ class CommType(enum.IntEnum):
 
 
 # Attributes that only we write and read; others ignore what they do not know.
+ELEMENTS = "ncc_elements"  # of num_ops, what is no flop of a matrix product
+WRITTEN = "ncc_bytes_written"  # of tensor_size
 ENGINE = "ncc_engine"  # whose queue an instruction stands in, "Tensor"
 DURATION_PS = "ncc_duration_ps"  # duration_micros to the picosecond
 DTYPE = "ncc_dtype"  # of a collective, or what products multiply: "bf16"

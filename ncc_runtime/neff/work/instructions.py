@@ -118,21 +118,24 @@ def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work
 def work_of_sizes(attributes: Mapping[str, AttributeValue], engine: Engine) -> Work:
     """The work of an instruction of which only sizes are known: a roofline.
 
-    Its engine and DMA work at once all the while. Operations are flops of the Tensor engine in
-    `dtype`, bfloat16 if that is not said, and elements of the others; Sync has DMA only.
+    Engines and DMA work at once all the while. Flops are those of the Tensor engine in `dtype`,
+    bfloat16 if that is not said. Elements are walked over by the engine of the queue, by Vector
+    where that is Tensor; Sync moves only.
     Source: Williams, Waterman and Patterson, "Roofline", CACM 52 (4), 2009.
     """
-    read, written, operations = (
+    read, written, elements, flops = (
         amount
-        for name in ("bytes_read", "bytes_written", "operations")
+        for name in ("bytes_read", "bytes_written", "elements", "flops")
         if isinstance(amount := attributes[name], int)
     )
-    lanes, passes = {}, {}
-    if engine is Engine.TENSOR and operations:
+    lanes: dict[tuple[Engine, Mode], int] = {}
+    passes: dict[DType, int] = {}
+    if flops:
         dtype = DType(attributes.get("dtype", DType.BF16.value))
-        passes[dtype] = -(-operations // FLOPS_PER_CYCLE)
-    elif engine is not Engine.SYNC and operations:
-        lanes[engine, Mode.FULL] = operations
+        passes[dtype] = -(-flops // FLOPS_PER_CYCLE)
+    if elements and engine is not Engine.SYNC:
+        walks = Engine.VECTOR if engine is Engine.TENSOR else engine
+        lanes[walks, Mode.FULL] = elements
     given_ps = attributes.get("duration_ps")
     assert given_ps is None or isinstance(given_ps, int), given_ps
     return Work(
