@@ -80,6 +80,8 @@ class _LocalGraph:
 def _local_graph(trace: RankTrace) -> _LocalGraph:
     """The graph of a rank. Who depends on metadata depends on what that depends on.
 
+    So does a receive that depends on a send: simulators let a send end before it is received, and
+    two ranks that send first and then receive would wait for each other for ever if it did not.
     Control dependencies on nodes that are not there are left out, as converters drop nodes.
     """
     position = {node.id: at for at, node in enumerate(trace.nodes)}
@@ -96,7 +98,11 @@ def _local_graph(trace: RankTrace) -> _LocalGraph:
         before.append(tuple(dict.fromkeys(there)))
     kept = [at for at, node in enumerate(trace.nodes) if node.kind is not NodeType.METADATA]
     number = {at: new for new, at in enumerate(kept)}
-    deps_of = [tuple(sorted(_kept_before(at, before, number))) for at in kept]
+    sends = {at for at, node in enumerate(trace.nodes) if node.kind is NodeType.COMM_SEND}
+    deps_of = []
+    for at in kept:
+        passed = sends if trace.nodes[at].kind is NodeType.COMM_RECV else set[int]()
+        deps_of.append(tuple(sorted(_kept_before(at, before, number, passed))))
     users: list[list[int]] = [[] for _ in kept]
     for new, deps in enumerate(deps_of):
         for dep in deps:
@@ -106,16 +112,16 @@ def _local_graph(trace: RankTrace) -> _LocalGraph:
 
 
 def _kept_before(
-    at: int, before: Sequence[Sequence[int]], number: Mapping[int, int]
+    at: int, before: Sequence[Sequence[int]], number: Mapping[int, int], passed: set[int]
 ) -> Iterator[int]:
-    """What a node depends on, through metadata, each once."""
+    """What a node depends on, through what has no number and what is passed by, each once."""
     seen, pending = set[int](), list(before[at])
     while pending:
         dep = pending.pop()
         if dep in seen:
             continue
         seen.add(dep)
-        if dep in number:
+        if dep in number and dep not in passed:
             yield number[dep]
         else:
             pending += before[dep]
