@@ -190,7 +190,7 @@ class _Nodes:
 
     def _encoded(self, likeness: _Likeness, rank: int) -> "_Encoded":
         """The nodes of alike ranks; one of them says when, if times are those of the run."""
-        numbers = _Numbers(likeness)
+        numbers = _Numbers(likeness, self._instructions)
         spans = self._spans(likeness, rank)
         parts: list[bytes | Callable[[int], bytes]] = []
         fixed: list[bytes] = []
@@ -198,11 +198,12 @@ class _Nodes:
         for number, step in enumerate(likeness.steps):
             deps = numbers.deps(number)
             if step.placeholder == NONE:
-                node = self._instructions.node(step)
-                (node.id,) = numbers.ids[number]
-                _depend(node, *deps)
-                self._set_times(node, spans[number])
-                fixed.append(with_length(node.SerializeToString()))
+                for identity in numbers.ids[number]:
+                    node = self._instructions.node(step)
+                    node.id = identity
+                    _depend(node, *deps)
+                    self._set_times(node, spans[number])
+                    fixed.append(with_length(node.SerializeToString()))
                 continue
             occurrence = occurrences.get(step.placeholder, 0)
             occurrences[step.placeholder] = occurrence + 1
@@ -314,14 +315,14 @@ class _Encoded:
 class _Numbers:
     """Ids of nodes, from 1, in the order of steps; and what each depends on."""
 
-    def __init__(self, likeness: _Likeness) -> None:
+    def __init__(self, likeness: _Likeness, instructions: "_Instructions") -> None:
         self._steps = likeness.steps
         self.ids: list[tuple[int, ...]] = []
         # by step, the nodes that stand for it: where it has none, those that it waited for
         self._stands_for: list[tuple[int, ...]] = []
         self.count = 0
         for number, step in enumerate(likeness.steps):
-            nodes = 1
+            nodes = 0 if instructions.is_nothing(step) else 1
             if step.placeholder != NONE:
                 role = likeness.roles[step.placeholder]
                 nodes = role.sends + role.receives + role.copies or int(role.members > 0)
@@ -375,6 +376,13 @@ class _Instructions:
     def ps(self, step: Step) -> int:
         """What an instruction takes if nobody else moves bytes."""
         return self._durations[step.queue][step.row]
+
+    def is_nothing(self, step: Step) -> bool:
+        """Whether an instruction is there to be waited for only, as traces that were read have."""
+        _, table = self._queues[step.queue]
+        instr = table[step.row]
+        amounts = self._program.attributes[instr.attribute] if instr.opcode == WORK else {"": 1}
+        return not any(amount for amount in amounts.values() if isinstance(amount, int))
 
     def node(self, step: Step) -> Any:
         """A node of an instruction: operations, bytes to and from HBM, its engine."""
