@@ -34,7 +34,6 @@ def traces(draw: st.DrawFn) -> DrawnTrace:
     if parts[cut:]:
         groups["3"] = sorted(parts[cut:])
     ranks: list[list[Node]] = [[] for _ in range(count)]
-    number = 0
 
     def before(rank: int) -> tuple[int, ...]:
         known = [node.id for node in ranks[rank]]
@@ -42,8 +41,7 @@ def traces(draw: st.DrawFn) -> DrawnTrace:
             return ()
         return tuple(draw(st.lists(st.sampled_from(known), unique=True, max_size=3)))
 
-    for _ in range(draw(st.integers(1, 12))):
-        number += 1
+    for number in range(1, draw(st.integers(2, 13))):
         kind = draw(st.sampled_from(["comp", "coll", "message"]))
         size = draw(st.sampled_from(SIZES))
         if kind == "comp":

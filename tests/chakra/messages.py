@@ -162,7 +162,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def decoded(data: bytes) -> Node:
     """A node without its length; numbers may be packed."""
-    node: dict[str, Any] = {"data": [], "control": [], "attributes": {}}
+    node: dict[str, Any] = {"id": 0, "data": [], "control": [], "attributes": {}}
     names = {6: "start_us", 7: "us"}
     for number, value in fields(data):
         if number in (4, 5):
@@ -195,7 +195,7 @@ def read(path: Path) -> tuple[str, list[Node]]:
         messages.append(data[at : at + length])
         at += length
     head = dict(fields(messages[0]))
-    version = head[1]
+    version = head.get(1, b"")
     assert isinstance(version, bytes)
     return version.decode(), [decoded(message) for message in messages[1:]]
 

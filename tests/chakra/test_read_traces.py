@@ -429,8 +429,10 @@ PG = {"1": [0, 1]}
             "C3.*trace.0.et: node 2.*trace.1.et: node 2",
         ),
         (
-            [[coll(1, ALL_REDUCE, 8), coll(2, ALL_REDUCE, 8, 1, pg_name="1")]]
-            + [[coll(2, ALL_REDUCE, 8, pg_name="1"), coll(1, ALL_REDUCE, 8, 2)]],
+            [
+                [coll(1, ALL_REDUCE, 8), coll(2, ALL_REDUCE, 8, 1, pg_name="1")],
+                [coll(2, ALL_REDUCE, 8, pg_name="1"), coll(1, ALL_REDUCE, 8, 2)],
+            ],
             "C3",
         ),
     ],

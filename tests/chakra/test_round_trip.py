@@ -28,7 +28,7 @@ instruction of their own gives, and bytes that flow more evenly, make of it."""
 
 
 def exchanges(folder: Path) -> list[list[tuple[object, ...]]]:
-    """By rank and in order what it exchanges: operator, bytes, members or peer, stream, and more."""
+    """By rank and in order what it exchanges: operator, bytes, members or peer, and more."""
     groups = json.loads((folder / "trace.comm_groups.json").read_text())
     found = []
     for nodes in messages.read_all(folder):

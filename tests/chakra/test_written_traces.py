@@ -1,5 +1,6 @@
 """`nccrt run --chakra`: what a run becomes as execution traces, read by code of the tests' own."""
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -57,9 +58,7 @@ SUM = """
 def test_a_rank_has_a_file_of_the_version_of_the_schema(tmp_path: Path) -> None:
     run_of(SUM).write_chakra(tmp_path / "traces")
     files = sorted(path.name for path in (tmp_path / "traces").iterdir())
-    assert files == ["trace.0.et", "trace.1.et", "trace.2.et", "trace.3.et"][:4] + [
-        "trace.comm_groups.json"
-    ]
+    assert files == [*(f"trace.{rank}.et" for rank in range(4)), "trace.comm_groups.json"]
     assert messages.read(tmp_path / "traces" / "trace.0.et")[0] == "1.0.0"
 
 
@@ -171,7 +170,7 @@ def test_loops_are_unrolled_as_often_as_they_ran(tmp_path: Path) -> None:
     sums = [node for node in nodes if node.kind == COLL]
     assert len(sums) == 3
     before = {node.id: {*node.data, *node.control} for node in nodes}
-    for one, other in zip(sums, sums[1:], strict=False):
+    for one, other in itertools.pairwise(sums):
         assert one.id in reachable(before, other.id)
 
 
