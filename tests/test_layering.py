@@ -290,6 +290,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
     "matplotlib": "ncc_runtime.report.plot_file",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
+    "google": "ncc_runtime.neff.shared.chakra ncc_compiler.frontends.chakra.files",
 }
 
 

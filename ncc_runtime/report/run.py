@@ -145,7 +145,7 @@ class Run:
         no clock, and for a collective of variable size; StallError if faults keep it from its end,
         OSError where files cannot be written.
         """
-        from ncc_runtime.chakra.write import TraceTimes, write_chakra
+        from ncc_runtime.report.chakra.write import TraceTimes, write_chakra
 
         if self.timeline is None:
             raise InputError("the run has no clock and so no order: run it with clock=True")

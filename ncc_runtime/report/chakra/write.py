@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from ncc_runtime.chakra.dependencies import PerformedSteps, Step
+from ncc_runtime.report.chakra.dependencies import PerformedSteps, Step
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace
