@@ -207,7 +207,7 @@ def compile_command(
             )
         _compile_trace(reply, model, output, shown, options, comm_groups, not no_durations)
         return
-    if comm_groups is not None or no_durations:
+    if (comm_groups is not None or no_durations) and Path(model).exists():
         raise click.UsageError(
             "--comm-groups and --no-durations go with an execution trace, NAME.<rank>.et"
         )

@@ -211,7 +211,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.options": set(),
     "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
-    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES, PROGRESS},
+    "ncc_compiler.frontends": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        FILES,
+        PROGRESS,
+        *TABLES,
+    },
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
         PROGRESS,

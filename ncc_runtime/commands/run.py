@@ -61,6 +61,7 @@ def _per_step(words: str | None) -> "PerStep | None":
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
         "nccrt run step.neff --no-values --per-step '8192 tokens'",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+        "nccrt run step.neff --no-values --chakra for_astra_sim",
         "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
 )

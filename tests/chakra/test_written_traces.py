@@ -10,9 +10,9 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
-from ncc_runtime.report.chakra import write as chakra_write
 from ncc_runtime.errors import InputError, StallError
 from ncc_runtime.neff.whole_file import whole_folder
+from ncc_runtime.report.chakra import write as chakra_write
 from ncc_runtime.report.run import Run
 from tests.chakra import messages
 from tests.chakra.messages import (

@@ -25,7 +25,7 @@ Members = tuple[int, ...]
 
 
 @attrs.frozen
-class Exchange:
+class ExchangeKind:
     """What a meeting moves: equal on all of its ranks."""
 
     kind: CommType | None  # None: messages
@@ -39,7 +39,7 @@ class Exchange:
 class Meeting:
     """A collective of a group, or messages that go at once."""
 
-    what: Exchange
+    what: ExchangeKind
     group: Members  # empty for messages
     pairs: tuple[tuple[int, int], ...]  # of messages
     node: TraceNode  # of its first rank: name and details
@@ -55,17 +55,17 @@ class Item:
 
 
 @attrs.frozen(eq=False)
-class OrderedTrace:
+class OrderedRanks:
     """A trace of all ranks in an order that all can keep."""
 
     meetings: tuple[Meeting, ...]
     items: tuple[tuple[Item, ...], ...]  # by rank
 
 
-def ordered(trace: ChakraTrace) -> OrderedTrace:
+def ordered(trace: ChakraTrace) -> OrderedRanks:
     """Match what belongs together and order it; CompileError (chakra-C2 to -C6) where it does not
     fit."""
-    return _Matching(trace).ordered()
+    return _RankMatching(trace).ordered()
 
 
 @attrs.frozen(eq=False)
@@ -134,7 +134,7 @@ _Entry = tuple[int, int, int]
 """What units are ordered by: the first of their places in files and its rank, then their number."""
 
 
-class _Matching:
+class _RankMatching:
     """All ranks as one graph. Its units are instructions, collectives and messages."""
 
     def __init__(self, trace: ChakraTrace) -> None:
@@ -192,11 +192,11 @@ class _Matching:
             )
 
     def _collective(self, group: Members, places: Sequence[_Place]) -> Meeting:
-        first: Exchange | None = None
+        first: ExchangeKind | None = None
         for rank, at in places:
             node = self._graphs[rank].nodes[at]
             place = self._place(rank, node)
-            what = Exchange(_comm_type(place, node), _size(place, node), len(group))
+            what = ExchangeKind(_comm_type(place, node), _size(place, node), len(group))
             if first is not None and what != first:
                 one = self._place(places[0][0], self._graphs[places[0][0]].nodes[places[0][1]])
                 raise refusal(
@@ -302,7 +302,7 @@ class _Matching:
 
     # ---- the order
 
-    def ordered(self) -> OrderedTrace:
+    def ordered(self) -> OrderedRanks:
         """Meetings in an order of all ranks, and each rank's items in that of its file else.
 
         Collectives come as they do in the files where ranks agree in that, so that alike ranks stay
@@ -321,7 +321,7 @@ class _Matching:
             meeting_of |= dict.fromkeys(units, len(meetings))
             meetings.append(attrs.evolve(first, pairs=tuple(pairs)))
         items = (self._items(rank, meeting_of) for rank in range(len(self._graphs)))
-        return OrderedTrace(tuple(meetings), tuple(items))
+        return OrderedRanks(tuple(meetings), tuple(items))
 
     def _in_file_order(self) -> Mapping[int, Sequence[int]]:
         """By unit, units that come before it in the file of some rank: collectives, and messages
@@ -356,7 +356,7 @@ class _Matching:
             for other in others:
                 users.setdefault(other, []).append(unit)
         ready: list[_Entry] = []
-        free: dict[Exchange, list[_Entry]] = {}  # messages that may go
+        free: dict[ExchangeKind, list[_Entry]] = {}  # messages that may go
 
         def add(unit: int) -> None:
             entry = (*min((at, rank) for rank, at in self._places[unit]), unit)
@@ -441,7 +441,7 @@ class _Matching:
     def _together(
         self,
         entry: _Entry,
-        free: dict[Exchange, list[_Entry]],
+        free: dict[ExchangeKind, list[_Entry]],
         done: Sequence[bool],
     ) -> list[int]:
         """The units that are performed as one: a unit, with a message those that go with it."""
@@ -483,9 +483,9 @@ class _Matching:
         )
 
 
-def _message_of(size: int, node: TraceNode) -> Exchange:
+def _message_of(size: int, node: TraceNode) -> ExchangeKind:
     label = str(node.attributes.get(COLLECTIVE, ""))
-    return Exchange(None, size, stream=stream_of(node), label=label)
+    return ExchangeKind(None, size, stream=stream_of(node), label=label)
 
 
 def stream_of(node: TraceNode) -> int:
@@ -528,7 +528,7 @@ MOST_SIZE = 2**44
 """Bytes of one exchange: far above any memory."""
 
 
-def _text(what: Exchange) -> str:
+def _text(what: ExchangeKind) -> str:
     assert what.kind is not None, "of collectives"
     return f"{what.kind.name} of {what.size_bytes} bytes"
 

@@ -22,7 +22,7 @@ from ncc_compiler.frontends.chakra.meetings import (
     Item,
     Meeting,
     Members,
-    OrderedTrace,
+    OrderedRanks,
     ordered,
 )
 from ncc_compiler.frontends.foreign import ModelText
@@ -76,7 +76,7 @@ def read_programs(
         )
     with phase("reading the trace", ""):
         trace = read_trace(*found, groups_file)
-        texts = _Texts(ordered(trace), len(trace.ranks), durations)
+        texts = _ProgramTexts(ordered(trace), len(trace.ranks), durations)
         programs = []
         for ranks in texts.ranks_alike():
             name = re.sub(r"[^\w.-]", "_", trace.name) or "trace"
@@ -85,10 +85,10 @@ def read_programs(
     return tuple(programs)
 
 
-class _Texts:
+class _ProgramTexts:
     """Programs of an ordered trace."""
 
-    def __init__(self, trace: OrderedTrace, ranks: int, durations: bool) -> None:
+    def __init__(self, trace: OrderedRanks, ranks: int, durations: bool) -> None:
         self._meetings, self._items, self._ranks = trace.meetings, trace.items, ranks
         self._durations = durations
         # by meeting, where it stands on each of its ranks

@@ -20,7 +20,7 @@ from ncc_runtime.report.timeline.arrows import reports, triggers, waited
 
 
 @attrs.frozen
-class Step:
+class PerformedStep:
     """An instruction, or a collective, that a rank performed; steps are numbered from 0."""
 
     queue: int  # of the executable; of a collective that of its trigger
@@ -65,14 +65,14 @@ class PerformedSteps:
             for number, events in self._trace.blocks(self._queues, self._only(rank))
         )
 
-    def of(self, rank: int) -> list[Step]:
+    def of(self, rank: int) -> list[PerformedStep]:
         """What a rank performed, each step behind all that it waited for."""
-        walk = _Walk(self._trace.executable, rank, self._reports(rank))
+        walk = _StepWalk(self._trace.executable, rank, self._reports(rank))
         for event in self._events(rank):
             walk.add(event)
         return walk.steps
 
-    def events_of(self, rank: int, steps: Sequence[Step]) -> list[int]:
+    def events_of(self, rank: int, steps: Sequence[PerformedStep]) -> list[int]:
         """The event of each step of a rank's path; of a collective that of its trigger."""
         events: dict[int, Iterator[int]] = {}
         for number, performed in self._trace.blocks(self._queues, self._only(rank)):
@@ -129,13 +129,13 @@ _Clock = dict[object, int]
 """By queue or stream, the last of its steps that is known to be complete."""
 
 
-class _Walk:
+class _StepWalk:
     """Goes through what the engines of a rank did, and makes steps of instructions and triggers."""
 
     def __init__(
         self, executable: Executable, rank: int, reports_of: Mapping[int, Sequence[int]]
     ) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PerformedStep] = []
         self._executable = executable
         self._program = executable.stage_of(rank).program
         self._reports = reports_of
@@ -194,7 +194,7 @@ class _Walk:
         latest = data.union(known.values())
         control = [step for step in latest - data if not self._is_implied(step, latest)]
         self.steps.append(
-            Step(
+            PerformedStep(
                 queue=event.queue,
                 row=event.row,
                 placeholder=event.placeholder,

@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 
-from ncc_runtime.report.chakra.dependencies import PerformedSteps, Step
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace
@@ -46,6 +45,7 @@ from ncc_runtime.neff.whole_file import whole_folder
 from ncc_runtime.neff.work.instructions import works_of
 from ncc_runtime.neff.work.work import Work
 from ncc_runtime.progress import phase
+from ncc_runtime.report.chakra.dependencies import PerformedStep, PerformedSteps
 
 NAME = "trace"
 """ASTRA-sim's --workload-configuration is DIR/trace."""
@@ -109,7 +109,7 @@ def check_collectives(executable: Executable) -> None:
 class _Likeness:
     """Ranks whose nodes differ in groups, peers and what they are of only."""
 
-    steps: Sequence[Step]
+    steps: Sequence[PerformedStep]
     roles: Mapping[int, "_Role"]  # by placeholder that they perform
     percent: int  # of the speed of their engines
 
@@ -147,7 +147,7 @@ class _Nodes:
         executable = self._executable
         place = executable.placement
         percents = executable.topology.engines_percent(place.chip, place.core).tolist()
-        steps_of: dict[object, list[Step]] = {}
+        steps_of: dict[object, list[PerformedStep]] = {}
         bytes_of: dict[object, _Encoded] = {}
         head = message_class("GlobalMetadata")(
             version=VERSION, attr=[attribute("ranks", "int64", executable.ranks)]
@@ -247,7 +247,7 @@ class _Nodes:
         node.duration_micros = end_ps // _PS_PER_US - start_ps // _PS_PER_US
         node.attr.append(attribute(DURATION_PS, "int64", end_ps - start_ps))
 
-    def _collective(self, step: Step, role: _Role, occurrence: int) -> list[Any]:
+    def _collective(self, step: PerformedStep, role: _Role, occurrence: int) -> list[Any]:
         """The nodes of a collective on a rank, without groups and peers: one, or up to three."""
         placeholder = self._executable.program.placeholders[step.placeholder]
         tensors = self._executable.program.tensors
@@ -373,18 +373,18 @@ class _Instructions:
                 costs = engine_costs(executable.program, model, queue)
                 self._durations[number] = costs.ps.tolist()
 
-    def ps(self, step: Step) -> int:
+    def ps(self, step: PerformedStep) -> int:
         """What an instruction takes if nobody else moves bytes."""
         return self._durations[step.queue][step.row]
 
-    def is_nothing(self, step: Step) -> bool:
+    def is_nothing(self, step: PerformedStep) -> bool:
         """Whether an instruction is there to be waited for only, as traces that were read have."""
         _, table = self._queues[step.queue]
         instr = table[step.row]
         amounts = self._program.attributes[instr.attribute] if instr.opcode == WORK else {"": 1}
         return not any(amount for amount in amounts.values() if isinstance(amount, int))
 
-    def node(self, step: Step) -> Any:
+    def node(self, step: PerformedStep) -> Any:
         """A node of an instruction: operations, bytes to and from HBM, its engine."""
         queue, table = self._queues[step.queue]
         instr = table[step.row]
