@@ -1,9 +1,9 @@
 """Predicted times of programs, and of what comes back when they are written as execution traces.
 
-Each program is compiled at -O1, models at -O2, timed on trn2, written by `Run.write_chakra`, read by
-`compile_trace` and timed again: with the durations of the trace, and with sizes only. Seconds are
-those of the processor: to write the files of all ranks, and to read and compile them. The table of
-docs/chakra.md is this one.
+Each program is compiled at -O1, models at -O2, timed on trn2, written by `Run.write_chakra`, read
+by `compile_trace` and timed again: with the durations of the trace, and with sizes only. Seconds
+are those of the processor: to write the files of all ranks, and to read and compile them. The table
+of docs/chakra.md is this one.
 
 Run: python benchmarks/chakra.py [--models]
 --models adds layers of Llama 3 8B, tensor-parallel over 32 ranks, which need the extra `jax`.
