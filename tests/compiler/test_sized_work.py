@@ -15,7 +15,10 @@ from ncc_compiler.options import CompileOptions
 from ncc_compiler.reference import run_module
 from ncc_runtime.errors import ControlError, InputError
 from ncc_runtime.machine_model.timing import TimingModel
+from ncc_runtime.neff import container
 from ncc_runtime.neff.isa import ENGINES, WORK, Engine
+from ncc_runtime.neff.listing import print_program
+from ncc_runtime.neff.listing_parse import parse_program
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.work.instructions import works_of
@@ -207,3 +210,10 @@ def test_thorough_compilation_knows_how_long_it_takes() -> None:
     """
     plain, thorough = (compiled(rows, ranks=4, level=level) for level in (0, 2))
     assert time_us(thorough) <= time_us(plain)
+
+
+def test_a_file_and_a_listing_hold_it() -> None:
+    rows = 'a = bf16[8] work(;"flops":5,"bytes_read":3,"duration_ps":77)\nROOT b = u8[1] work(a;)'
+    program = compiled(rows)
+    assert container.unpack(container.pack(program), "here") == program
+    assert parse_program(print_program(program)) == program

@@ -5,6 +5,7 @@ NAME.<rank>.et for each rank, perhaps compressed by gzip, and beside them a JSON
 """
 
 import gzip
+import hashlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +28,8 @@ from ncc_runtime.neff.shared.chakra import (
 
 MOST_FILE_BYTES = 1 << 30
 MOST_RANKS = 1 << 16
+MOST_NODES_OF_ALL = 4_000_000
+"""Nodes of all files that differ; a node takes about a kilobyte."""
 
 _KNOWN_VERSION = re.compile(r"|0\.0\.4|1\.0(\.\d+)?")
 """Versions of the schema whose fields are those that are read; converters write none."""
@@ -109,7 +112,7 @@ def trace_name(model: str) -> tuple[Path, str] | None:
 
 
 def _numbered(folder: Path) -> Iterator[re.Match[str]]:
-    for file in folder.iterdir():
+    for file in sorted(folder.iterdir()):
         if match := _NUMBERED.fullmatch(file.name):
             yield match
 
@@ -132,14 +135,24 @@ def read_trace(folder: Path, name: str, groups_file: str | None = None) -> Chakr
             f"a trace has a file for each rank from 0 on, {name}.0.et, {name}.1.et and so on",
         )
     if len(files) > MOST_RANKS:
-        raise refusal("chakra-C1", f"{folder}: {len(files)} ranks, at most {MOST_RANKS} are read")
+        fact = f"{folder}: {len(files)} ranks, at most {MOST_RANKS} are read"
+        raise refusal("chakra-C1", fact, "trace fewer ranks")
     known: dict[bytes, tuple[TraceNode, ...]] = {}  # ranks alike have the same bytes
-    ranks = []
+    ranks, count = list[RankTrace](), 0
     for rank in range(len(files)):
         data = _read(files[rank])
-        if data not in known:
-            known[data] = tuple(_nodes(str(files[rank]), data))
-        ranks.append(RankTrace(str(files[rank]), known[data]))
+        key = hashlib.sha256(data).digest()
+        if key not in known:
+            known[key] = tuple(_nodes(str(files[rank]), data))
+            count += len(known[key])
+        if count > MOST_NODES_OF_ALL:
+            raise refusal(
+                "chakra-C1",
+                f"{files[rank]}: with it there are more than {MOST_NODES_OF_ALL:,} nodes in files "
+                "that differ",
+                _SHORTER,
+            )
+        ranks.append(RankTrace(str(files[rank]), known[key]))
     beside = folder / f"{name}.comm_groups.json"
     if groups_file is None and beside.exists():
         groups_file = str(beside)
@@ -161,6 +174,7 @@ def _read(path: Path) -> bytes:
         raise refusal("chakra-C1", f"{path}: is cut off or damaged: {error}", _AGAIN) from None
 
 
+_SHORTER = "trace fewer steps, or fewer layers"
 _AGAIN = "write the trace again, or convert it with the tools of the package mlc-chakra"
 
 
@@ -182,7 +196,8 @@ def _nodes(file: str, data: bytes) -> Iterator[TraceNode]:
             )
         for number, message in enumerate(messages):
             if number == MOST_NODES:
-                raise refusal("chakra-C1", f"{file}: has more than {MOST_NODES:,} nodes")
+                fact = f"{file}: has more than {MOST_NODES:,} nodes"
+                raise refusal("chakra-C1", fact, _SHORTER)
             where = f"message {number + 1}"
             node = _node(file, node_class.FromString(message))
             if node.id in seen:

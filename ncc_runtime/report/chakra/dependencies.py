@@ -57,6 +57,10 @@ class PerformedSteps:
         order = np.argsort(key, kind="stable")
         self._report_key, self._report_run = key[order], run[order]
 
+    def count(self, rank: int) -> int:
+        """How many steps a rank performed."""
+        return sum(len(events) for _, events in self._events_of_steps(rank))
+
     def path(self, rank: int) -> tuple[tuple[int, bytes], ...]:
         """The rows that a rank performed, by queue; ranks of one path have the same steps."""
         rows = self._trace.row
@@ -74,14 +78,16 @@ class PerformedSteps:
 
     def events_of(self, rank: int, steps: Sequence[PerformedStep]) -> list[int]:
         """The event of each step of a rank's path; of a collective that of its trigger."""
-        events: dict[int, Iterator[int]] = {}
+        events = {number: iter(its.tolist()) for number, its in self._events_of_steps(rank)}
+        return [next(events[step.queue]) for step in steps]
+
+    def _events_of_steps(self, rank: int) -> Iterator[tuple[int, np.ndarray]]:
+        """By queue, the events of instructions and triggers, in order."""
         for number, performed in self._trace.blocks(self._queues, self._only(rank)):
             queue = self._trace.executable.queues[number]
             assert isinstance(queue, EngineQueue), number
             rows = self._trace.row[performed]
-            is_step = works(queue)[rows] | (queue.table.placeholder[rows] != NONE)
-            events[number] = iter(performed[is_step].tolist())
-        return [next(events[step.queue]) for step in steps]
+            yield number, performed[works(queue)[rows] | (queue.table.placeholder[rows] != NONE)]
 
     def _only(self, rank: int) -> np.ndarray:
         return np.arange(self._trace.executable.representatives) == rank

@@ -80,8 +80,8 @@ class TraceTimes(enum.Enum):
 def write_chakra(path: str | os.PathLike[str], trace: Trace, times: TraceTimes) -> int:
     """Write a run into a new folder, and return the number of nodes.
 
-    InputError for a collective of variable size, for more than MOST_NODES of a rank, and for a
-    folder that is not empty; OSError where it cannot be written.
+    InputError for a collective of variable size, for more than MOST_NODES / 2 instructions
+    of a rank, and for a folder that is not empty; OSError where it cannot be written.
     """
     check_collectives(trace.executable)
     nodes = _Nodes(trace, times)
@@ -154,15 +154,16 @@ class _Nodes:
         )
         for rank in range(executable.ranks):
             column = rank % executable.representatives
+            if (count := self._performed.count(column)) > MOST_NODES // 2:
+                # a permute is two nodes
+                raise InputError(
+                    f"rank {rank} performs {count:,} instructions and collectives, in an execution "
+                    f"trace there may be {MOST_NODES // 2:,}: its loops are unrolled, run fewer "
+                    "trips (--trip-count NAME=N)"
+                )
             path = self._performed.path(column)
             if path not in steps_of:
-                steps = steps_of[path] = self._performed.of(column)
-                if len(steps) > MOST_NODES:
-                    raise InputError(
-                        f"rank {rank} performs {len(steps):,} instructions and collectives, an "
-                        f"execution trace has at most {MOST_NODES:,}: its loops are unrolled, run "
-                        "fewer trips (--trip-count NAME=N)"
-                    )
+                steps_of[path] = self._performed.of(column)
             steps = steps_of[path]
             used = dict.fromkeys(step.placeholder for step in steps if step.placeholder != NONE)
             roles = {number: self._role(number, rank) for number in used}
