@@ -82,7 +82,7 @@ $(CHAKRA_STAMP): $(STAMP)
 	@touch $@
 
 test-chakra: $(CHAKRA_STAMP) ## execution traces and MLCommons' own tools; installs mlc-chakra
-	$(BIN)/python -m pytest -q -m chakra tests/chakra
+	$(BIN)/python -m pytest -q -m chakra tests/chakra/tools
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

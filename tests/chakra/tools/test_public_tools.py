@@ -21,9 +21,7 @@ from ncc_compiler.diagnostics import CompileError
 from ncc_runtime.neff.shared import chakra
 from tests.chakra import messages
 
-pytestmark = pytest.mark.chakra
-
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TOOLS = "chakra.src"
 
 
