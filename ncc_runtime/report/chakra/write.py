@@ -107,7 +107,7 @@ def check_collectives(executable: Executable) -> None:
 
 @attrs.frozen(eq=False)
 class _Likeness:
-    """Ranks whose nodes differ in groups, peers and what they are of only."""
+    """Ranks whose nodes are the same but for groups and peers."""
 
     steps: Sequence[PerformedStep]
     roles: Mapping[int, "_Role"]  # by placeholder that they perform
