@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+CHAKRA_STAMP := $(VENV)/.installed-chakra
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch test-chakra conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,14 +40,14 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not chakra"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not chakra" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle and not chakra" --hypothesis-profile=random
 
 mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
 	$(BIN)/python -m tests.mutation
@@ -77,6 +78,14 @@ $(TORCH_STAMP): pyproject.toml
 
 test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
 	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
+
+# without what only its reader of PyTorch's profiles needs, which is Jupyter and half a gigabyte
+$(CHAKRA_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps 'mlc-chakra==1.0.0' graphviz
+	@touch $@
+
+test-chakra: $(CHAKRA_STAMP) ## execution traces and MLCommons' own tools; installs mlc-chakra
+	$(BIN)/python -m pytest -q -m chakra tests/chakra/tools
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

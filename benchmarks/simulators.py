@@ -12,7 +12,7 @@ every rank is. Ratios are the other simulator over ours; above 1 we are faster.
 Run: python benchmarks/simulators.py [--ranks 64 256 1024 4096] [--most 1024] [--repeat 3]
 SimGrid comes with apt-get install libsimgrid-dev (Debian, Ubuntu) or from https://simgrid.org;
 ASTRA-sim from https://astra-sim.github.io, its binaries in PATH and the Python package of Chakra,
-whose traces it reads, beside this one.
+whose traces it reads, beside this one (make test-chakra installs it, mlc-chakra of PyPI).
 """
 
 import argparse

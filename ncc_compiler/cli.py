@@ -128,6 +128,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
         "nccc compile step.hlo -O2 -o step.neff",
         "nccc compile step.hlo --print graph-after=fold-constants",
         "nccc compile - -o step.neff < step.hlo",
+        "nccc compile traces/ --comm-groups groups.json -o traces.neff",
     ),
 )
 @click.argument("model", type=click.Path())
@@ -165,6 +166,17 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     "--changed-only", is_flag=True, help="Of those, leave out what a pass did not change."
 )
 @click.option("--time-passes", is_flag=True, help="Print nodes and seconds of every pass.")
+@click.option(
+    "--comm-groups",
+    metavar="FILE.json",
+    type=click.Path(),
+    help="Process groups of an execution trace, as ASTRA-sim has them [NAME.comm_groups.json].",
+)
+@click.option(
+    "--no-durations",
+    is_flag=True,
+    help="Of an execution trace: instructions take as long as their sizes do, whatever it says.",
+)
 @replying
 def compile_command(
     reply: Reply,
@@ -173,17 +185,32 @@ def compile_command(
     shown: str | None,
     options: "CompileOptions",
     late: str | None,
+    comm_groups: str | None,
+    no_durations: bool,
     **passes: Any,
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
 
     MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX or PyTorch, or a
-    Lowered.
+    Lowered. It may be execution traces of Chakra: a folder with NAME.<rank>.et, or one of these
+    files; where ranks do not do the same, each program has a file, OUT.<ranks>.neff.
     """
     from ncc_compiler.driver import compile_model, label
     from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     options = attrs.evolve(options, partial_all_reduce=late)
+    if _is_trace(model):
+        if late is not None or any(passes.values()) or options.ranks is not None:
+            raise click.UsageError(
+                f"{model} is an execution trace; leave out --ranks, --partial-all-reduce, "
+                "--print-after-all, --changed-only and --time-passes"
+            )
+        _compile_trace(reply, model, output, shown, options, comm_groups, not no_durations)
+        return
+    if (comm_groups is not None or no_durations) and Path(model).exists():
+        raise click.UsageError(
+            "--comm-groups and --no-durations go with an execution trace, NAME.<rank>.et"
+        )
     target = _output_path(model, output, shown)
     stage = _observed_stage(options, shown)
     graphs: dict[str, Module] = {}
@@ -222,6 +249,86 @@ def compile_command(
         fields |= {"passes": [row.as_json() for row in report.rows]}
         text_of += "".join(f"\n{line}" for line in _said_of_passes(report, **passes))
     reply.give(fields=lambda: fields, text=lambda: text_of)
+
+
+def _is_trace(model: str) -> bool:
+    """Whether MODEL is execution traces."""
+    from ncc_compiler.frontends.chakra.files import trace_name
+
+    return model != "-" and trace_name(model) is not None
+
+
+def _compile_trace(
+    reply: Reply,
+    model: str,
+    output: str | None,
+    shown: str | None,
+    options: "CompileOptions",
+    comm_groups: str | None,
+    durations: bool,
+) -> None:
+    """Compile execution traces: a file for each program, or what is to be printed of each."""
+    from ncc_compiler.driver import compile_model
+    from ncc_compiler.frontends.chakra.programs import read_programs
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
+    from ncc_runtime.neff.stages import ranks_text
+
+    target = _trace_target(model, output, shown)
+    stage = _observed_stage(options, shown)
+    programs = read_programs(model, comm_groups, durations=durations)
+    rows: list[dict[str, Any]] = []
+    lines, listings = list[str](), list[str]()
+    for number, program in enumerate(programs):
+        graphs: dict[str, Module] = {}
+
+        def observe(name: str, module: "Module", graphs: "dict[str, Module]" = graphs) -> None:
+            if name == stage:
+                graphs[name] = module
+
+        neff = compile_model(program.model, options, program.name, observe)
+        ranks = ranks_text(program.ranks)
+        row: dict[str, Any] = {"rank_list": ranks}
+        if target is not None:
+            suffix = ranks if len(ranks) <= _MOST_RANKS_TEXT else f"p{number}"
+            file = target if len(programs) == 1 else target.with_suffix(f".{suffix}.neff")
+            neff.save(file)
+            memory = memory_of(neff.program)
+            row |= {**_facts(neff, model, file), "memory": memory_json(memory)}
+            lines.append(
+                f"{file}: ranks {ranks} of {row['ranks']}, {row['instructions']} instructions, "
+                f"{row['collectives']} collectives; {memory_text(memory)}"
+            )
+        if shown is not None:
+            listing = _listing(neff, graphs.get(stage))
+            row["listing"] = listing.splitlines()
+            listings.append(listing)
+        rows.append(row)
+    if target is not None:
+        files = [f"{row['neff']}@{row['rank_list']}" for row in rows]
+        words = " ".join(files) if len(files) > 1 else str(target)
+        lines.append(f"to run: nccrt run {words} --no-values")
+    text = "\n".join(listings or lines)
+    reply.give(fields=lambda: {"model": model, "programs": rows}, text=lambda: text)
+
+
+_MOST_RANKS_TEXT = 16
+"""Characters of ranks in the name of a file."""
+
+
+def _trace_target(model: str, output: str | None, shown: str | None) -> Path | None:
+    """The file to write if all ranks have one program; None if nothing is written."""
+    from ncc_compiler.frontends.chakra.files import trace_name
+
+    if output is None and shown is not None:
+        return None
+    if output is None:
+        found = trace_name(model)
+        assert found is not None, "is asked before"
+        folder = Path(model) if Path(model).name not in ("", "..") else Path(model).resolve()
+        return Path(f"{folder}.neff") if folder.is_dir() else found[0] / f"{found[1]}.neff"
+    if Path(output).suffix != ".neff":
+        raise click.UsageError(f"-o {output}: name a file that ends in .neff")
+    return Path(output)
 
 
 def _pass_report(
@@ -380,6 +487,8 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import label, load_model
 
+    if _is_trace(model):
+        raise click.UsageError(f"{model} is an execution trace; nccc compile checks it")
     text, name = _read_model(model, ranks)
     module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))

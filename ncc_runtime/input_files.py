@@ -205,10 +205,17 @@ _KINDS = (
     ),
     FileKind(  # mlcommons/chakra, and PyTorch's execution traces
         None,
-        "an execution trace (Chakra), which names operators without what they compute: give nccc "
-        "the program itself, as HLO text (docs/ir.md)",
+        "an execution trace of PyTorch in JSON: chakra_converter PyTorch, of the package "
+        "mlc-chakra, makes .et files of it, and of those of all ranks nccc compile makes programs "
+        "(docs/chakra.md)",
         _JSON,
         [rb'"schema"\s*:\s*"[^"]*chakra'],
+    ),
+    FileKind(  # the length of a head, its version behind the tag of field 1
+        None,
+        "an execution trace of a rank (Chakra): nccc compile takes the folder of those of all "
+        "ranks, whose names are NAME.<rank>.et (docs/chakra.md)",
+        rb"\A.{1,2}\n[\x03-\x08]\d\.\d(?:\.\d)?",
     ),
     FileKind(
         None,

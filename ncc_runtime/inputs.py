@@ -12,15 +12,30 @@ import numpy as np
 from ncc_runtime import random_values
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
+from ncc_runtime.neff.isa import WORK
 from ncc_runtime.neff.program import Program, Sharding, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.neff.table import NONE
 from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.threads import Threads
 
 
-def check_constants(program: Program) -> None:
-    """Refuse to compute with a program whose text left out the values of constants."""
+def check_values(program: Program) -> None:
+    """Refuse to compute with a program that does not say all that it computes.
+
+    Its text left out the values of constants, or of some work it has only the sizes.
+    """
+    for stage in stages_of(program):
+        for table in stage.program.queues.values():
+            if WORK in table.opcode_names:
+                first = next(instr for instr in table if instr.opcode == WORK)
+                is_named = first.origin != NONE
+                name = stage.program.origins[first.origin].node if is_named else WORK
+                raise InputError(
+                    f"{stage.program.name} has work of which only sizes are known, the first is "
+                    f"{name}: it has times and no values; run it with --no-values"
+                )
     elided = program.elided()
     if not elided:
         return

@@ -441,7 +441,7 @@ class Model:
     ) -> "tuple[RunOptions, Given]":
         """Options and inputs of a run, as far as they can be checked without loading anything."""
         from ncc_runtime.call_signature import arguments
-        from ncc_runtime.inputs import check_constants, numbered
+        from ncc_runtime.inputs import check_values, numbered
 
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
@@ -456,7 +456,7 @@ class Model:
                 "has no values; run it with --no-values"
             )
         if options.values:
-            check_constants(program)
+            check_values(program)
         return options, given
 
     def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
@@ -617,7 +617,7 @@ class Model:
         """
         from ncc_runtime.call_signature import arguments
         from ncc_runtime.faults.outcome import Laboratory
-        from ncc_runtime.inputs import bound_inputs, check_constants, numbered
+        from ncc_runtime.inputs import bound_inputs, check_values, numbered
 
         options = options or RunOptions()
         program = self.executable.program
@@ -627,7 +627,7 @@ class Model:
             self._check_proofs()
 
         def bound() -> "Iterable[RankedArray]":
-            check_constants(program)
+            check_values(program)
             literal_memory(self.executable, options).check(self.executable.ranks)
             return bound_inputs(program, given, seed, self._drawn_counts, options.threads)
 

@@ -17,6 +17,7 @@ import ncc_compiler.cli
 import ncc_runtime.cli
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
+from tests.chakra import messages
 from tests.programs import LOOP_OF_PAIRS
 from tests.runtime.test_calibration import SENDRECV
 
@@ -67,6 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ncc_compiler.compile_file(ROOT / "ir_examples/backup_workers.ir", partial).save(
         made / "partial.neff"
     )
+    messages.write(made / "traces", [[messages.comp(1, us=2)], [messages.comp(1, us=3)]])
     (made / "loop.ir").write_text(LOOP_OF_PAIRS)
     ncc_compiler.compile_text(LOOP_OF_PAIRS).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
@@ -85,6 +87,8 @@ SUCCESSES = [
     ("nccc-compile", "{0}/loop.ir -o {0}/new.neff"),  # warns
     ("nccc-compile", f"{HLO} --print program"),
     ("nccc-compile", f"{HLO} --time-passes -o {{0}}/new.neff"),
+    ("nccc-compile", "{0}/traces -o {0}/new.neff"),
+    ("nccc-compile", "{0}/traces --print graph"),
     ("nccc-check", HLO),
     ("nccc-list", "{0}/mlp.neff"),
     ("nccrt-run", "{0}/mlp.neff --seed 0"),

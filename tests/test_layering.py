@@ -244,7 +244,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.options": set(),
     "ncc_compiler.syntax": {"ncc_compiler.diagnostics", CACHE, *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
-    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES, PROGRESS},
+    "ncc_compiler.frontends": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        FILES,
+        PROGRESS,
+        *TABLES,
+    },
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
         PROGRESS,
@@ -324,6 +330,7 @@ HOMES = {  # third-party packages that one place of ours wraps
     "matplotlib": "ncc_runtime.report.plot_file",
     "platformdirs": "ncc_runtime.user_cache",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
+    "google": "ncc_runtime.neff.shared.chakra ncc_compiler.frontends.chakra.files",
 }
 
 

@@ -62,6 +62,7 @@ def _per_step(words: str | None) -> "PerStep | None":
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
         "nccrt run step.neff --no-values --per-step '8192 tokens'",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+        "nccrt run step.neff --no-values --chakra for_astra_sim",
         "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
 )
@@ -106,6 +107,18 @@ def _per_step(words: str | None) -> "PerStep | None":
 )
 @click.option(
     "--trace-ranks", metavar="0-3,8", callback=rank_list, help="Ranks the timeline has [all]."
+)
+@click.option(
+    "--chakra",
+    metavar="DIR",
+    help="Write the run as execution traces of Chakra, for ASTRA-sim: DIR/trace.<rank>.et, a new "
+    "folder.",
+)
+@click.option(
+    "--chakra-times",
+    type=click.Choice(["alone", "run", "none"]),
+    help="Times of their nodes: what an instruction takes if nobody else moves bytes [alone], when "
+    "and how long all ran, or none.",
 )
 @click.option("--each", is_flag=True, help="A row for each collective; equal ones are in one else.")
 @click.option(
@@ -164,6 +177,7 @@ def run(
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
+    check_chakra(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
@@ -211,6 +225,8 @@ def run(
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
         timeline.write(result, chosen)
+    if words["chakra"] and is_complete:
+        result.write_chakra(words["chakra"], words["chakra_times"] or "alone")
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
@@ -227,6 +243,19 @@ def run(
     reply.warn(model.warnings)
     if result.faults is not None and not is_complete:
         raise StallError(result.faults.refusal())
+
+
+def check_chakra(words: Mapping[str, Any]) -> None:
+    """Wrong usage, or InputError, where execution traces could not be written."""
+    if words["chakra"] is None:
+        if words["chakra_times"] is not None:
+            raise click.UsageError("--chakra-times goes with --chakra DIR")
+        return
+    if words["no_clock"]:
+        raise click.UsageError("--chakra needs the clock; leave out --no-clock")
+    from ncc_runtime.neff.whole_file import check_whole_folder
+
+    check_whole_folder(words["chakra"])
 
 
 @attrs.frozen

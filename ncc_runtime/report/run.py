@@ -154,6 +154,22 @@ class Run:
         done = per_step_of(per_step)
         return None if self.trace is None else rates_of(self.trace, done)
 
+    def write_chakra(self, path: str | os.PathLike[str], times: str = "alone") -> int:
+        """Write the run as execution traces of Chakra into a new folder; returns their nodes.
+
+        `times` of instructions are what they take if nobody else moves bytes ("alone"), those of
+        the run, also of collectives ("run"), or "none" (docs/chakra.md). InputError if the run has
+        no clock, and for a collective of variable size; StallError if faults keep it from its end,
+        OSError where files cannot be written.
+        """
+        from ncc_runtime.report.chakra.write import TraceTimes, write_chakra
+
+        if self.timeline is None:
+            raise InputError("the run has no clock and so no order: run it with clock=True")
+        if self.faults is not None and not self.faults.is_complete:
+            raise StallError(self.faults.refusal())
+        return write_chakra(path, self.timeline[0], TraceTimes(times))
+
     def write_trace(self, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> None:
         """Write the timeline for ui.perfetto.dev: `.pftrace`, or `.json` for Chrome, also `.gz`.
 
