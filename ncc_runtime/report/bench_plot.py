@@ -3,19 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ncc_runtime.report.bench_rows import BenchRow
 from ncc_runtime.report.plot_file import picture
-from ncc_runtime.report.sweep import SweepRow
 
 
-def plotted(rows: Sequence[SweepRow], heading: str, file_name: str) -> bytes:
-    """The picture of a sweep, SVG or PNG by the file's name; equal rows give equal bytes.
+def plotted(rows: Sequence[BenchRow], heading: str, file_name: str) -> bytes:
+    """The picture of the rows, SVG or PNG by the file's name; equal rows give equal bytes.
 
     A line for each algorithm, or one of what was chosen at each size, and measured times as dots.
     """
-    by_algorithm: dict[str, list[SweepRow]] = {}
+    by_algorithm: dict[str, list[BenchRow]] = {}
     for row in rows:
         by_algorithm.setdefault(row.forced or "predicted", []).append(row)
-    measured: Mapping[int, SweepRow] = {
+    measured: Mapping[int, BenchRow] = {
         row.size_bytes: row for row in rows if row.measured_us is not None
     }
 
