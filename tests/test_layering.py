@@ -123,6 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
     },
+    "ncc_runtime.words": {ERRORS},
     "ncc_runtime.worker_processes": {ERRORS, PROGRESS},
     "ncc_runtime.report": {
         PROGRESS,
