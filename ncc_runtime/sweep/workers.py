@@ -1,0 +1,365 @@
+"""Points computed by many processes: those of this machine are joblib's, those of a cluster Dask's.
+
+Points go out in batches that take some tenths of a second, a few ahead for each process. A process
+that is lost, killed for want of memory say, takes the batches with it that it had. Their points are
+computed again when all others are done: first one by one, then those that are lost again each
+alone, and what is lost alone has failed. So what kills its process costs no other point its result.
+"""
+
+import collections
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from typing import Any, NoReturn, Protocol
+
+import attrs
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.progress import phase
+from ncc_runtime.sweep.points import Point, version
+from ncc_runtime.sweep.results import PointResult, Status, result_of
+
+BATCH_S = 0.4
+"""What a batch should take: much more than to send it, little enough to be lost."""
+
+AHEAD = 2
+"""Batches for each process, so that none waits for the next."""
+
+GRACE_S = 10.0
+"""A process that does not stop so long after the time of its point is ended."""
+
+CONNECT_S = 10.0
+"""How long a Dask scheduler may take to answer."""
+
+WORKERS_S = 60.0
+"""How long workers of a cluster may take to come."""
+
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+"""Environment of processes of which each has a processor to itself."""
+
+
+class Pool(Protocol):
+    """Processes that compute batches of points."""
+
+    def width(self) -> int:
+        """How many batches are computed at a time."""
+
+    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+        """Have a batch computed; the future has BrokenExecutor if its process is lost."""
+
+    def revive(self) -> None:
+        """Replace processes that were lost."""
+
+
+def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResult]]:
+    """The results of points as they come, each once. NccError if no process can compute any."""
+    # points with the same program and place follow each other, so that they find them read;
+    # of many ranks first, so that the last ones are short
+    left = sorted(points, key=lambda p: (p.hashes, -p.ranks, repr(p.place), repr(p.work)))
+    for is_batched, ahead in ((True, AHEAD * pool.width()), (False, pool.width()), (False, 1)):
+        lost: list[Point] = []
+        yield from _computed(collections.deque(left), pool, ahead, lost, is_batched=is_batched)
+        left = lost
+    yield [
+        PointResult(
+            point.key,
+            Status.FAILED,
+            "each of three processes that computed it was killed, perhaps for want of memory",
+        )
+        for point in left
+    ]
+
+
+def _computed(
+    left: collections.deque[Point],
+    pool: Pool,
+    ahead: int,
+    lost: list[Point],
+    *,
+    is_batched: bool,
+) -> Iterator[Sequence[PointResult]]:
+    """The results of points but for those that are lost with their process, which it notes."""
+    under_way: dict[Future[list[PointResult]], list[Point]] = {}
+    number, passed_s, is_broken = 0, 0.0, False
+    while left or under_way:
+        while left and len(under_way) < ahead and not is_broken:
+            count = 1
+            if is_batched and number:
+                fair = -(-len(left) // ahead)  # so that all have work until the end
+                count = max(1, min(fair, int(BATCH_S * number / max(passed_s, 1e-6))))
+            batch = _next_batch(left, count)
+            try:
+                under_way[pool.submit(batch)] = batch
+            except BrokenExecutor:  # by a batch before it, of which we have not heard yet
+                left.extendleft(reversed(batch))
+                is_broken = True
+        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        for future in done:
+            batch = under_way.pop(future)
+            try:
+                results = future.result()
+            except BrokenExecutor:
+                lost += batch
+                is_broken = True
+                continue
+            number += len(results)
+            passed_s += sum(result.host_s for result in results)
+            yield results
+        if is_broken and not under_way:
+            pool.revive()
+            is_broken = False
+
+
+def _next_batch(left: collections.deque[Point], most: int) -> list[Point]:
+    """The first points, of one program."""
+    batch = [left.popleft()]
+    while left and len(batch) < most and left[0].hashes == batch[0].hashes:
+        batch.append(left.popleft())
+    return batch
+
+
+def results_of(
+    sender: str,
+    points: Sequence[Point],
+    programs: Mapping[str, bytes],
+    timeout_s: float | None,
+    *,
+    is_ours: bool,
+) -> list[PointResult]:
+    """What a process computes of a batch that a process of version `sender` has sent.
+
+    A process that is ours alone is ended where a point does not stop when its time is over.
+    """
+    if sender != version():
+        raise InputError(
+            f"a worker of the cluster has version {version()} of neuron-ncc, and this is {sender}; "
+            "install the same"
+        )
+    results = []
+    for point in points:
+        # points of one process would only wait for each other, as one interpreter runs them
+        with _ALONE:
+            try:
+                with _at_most(timeout_s, is_ours):
+                    results.append(result_of(point, programs))
+            except PointTimeoutError:
+                reason = f"it took longer than --timeout, {timeout_s:g} s"
+                results.append(PointResult(point.key, Status.FAILED, reason, host_s=timeout_s or 0))
+    return results
+
+
+_ALONE = threading.Lock()
+
+
+class PointTimeoutError(BaseException):
+    """A point has had its time. No handler of errors takes it for one."""
+
+
+@contextlib.contextmanager
+def _at_most(seconds: float | None, is_ours: bool) -> Iterator[None]:
+    """Raises PointTimeoutError in what is inside after so many seconds, whatever thread it is."""
+    if seconds is None:
+        yield
+        return
+    thread, over, lock = threading.get_ident(), threading.Event(), threading.Lock()
+    is_raised = False
+
+    def watch() -> None:
+        nonlocal is_raised
+        if over.wait(seconds):
+            return
+        with lock:
+            if over.is_set():
+                return
+            is_raised = True
+            raised = ctypes.py_object(PointTimeoutError)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+        if is_ours and not over.wait(GRACE_S):  # in machine code without an end
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        try:
+            yield
+        finally:
+            with lock:
+                over.set()
+    except PointTimeoutError:
+        raise
+    else:
+        began_s = time.monotonic()
+        while is_raised and time.monotonic() < began_s + 1:  # it is on its way to this thread
+            time.sleep(0.001)
+
+
+class LocalPool:
+    """Processes of this machine."""
+
+    def __init__(
+        self, processes: int, programs: Mapping[str, bytes], timeout_s: float | None
+    ) -> None:
+        self._processes = processes
+        self._programs = programs
+        self._timeout_s = timeout_s
+        self._executor = self._begun()
+
+    def _begun(self) -> Any:
+        from joblib.externals.loky import ProcessPoolExecutor
+
+        return ProcessPoolExecutor(
+            self._processes,
+            timeout=None,  # they wait for work as long as this process is there
+            env=ONE_THREAD,
+            initializer=_begin_worker,
+            initargs=(os.getpid(),),
+        )
+
+    def width(self) -> int:
+        return self._processes
+
+    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+        needed = {digest: self._programs[digest] for digest in points[0].hashes}
+        found: Future[list[PointResult]] = self._executor.submit(
+            results_of, version(), points, needed, self._timeout_s, is_ours=True
+        )
+        return found
+
+    def revive(self) -> None:
+        self._executor.shutdown(wait=True, kill_workers=True)
+        self._executor = self._begun()
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=True, kill_workers=True)
+
+
+def _begin_worker(parent: int) -> None:
+    """What a process of ours does before its first batch."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; its parent ends it
+    gc.set_threshold(500_000, *gc.get_threshold()[1:])  # few objects are garbage
+
+    def watch() -> NoReturn:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)  # nobody would hear what it computes
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class DaskPool:
+    """The workers of a Dask cluster, which may come and go.
+
+    A program lies with the workers that have needed it; Dask sends it on from one to the next, and
+    has it from its scheduler again where all that had it are lost.
+    """
+
+    def __init__(
+        self, address: str, programs: Mapping[str, bytes], timeout_s: float | None
+    ) -> None:
+        import distributed
+
+        self._timeout_s = timeout_s
+        where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
+        try:
+            self._client = distributed.Client(
+                **where, timeout=CONNECT_S, set_as_default=False, name="nccrt sweep"
+            )
+        except (OSError, ValueError, TimeoutError) as error:
+            what = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"no Dask scheduler answers at {address}: {what}") from error
+        self._address = address
+        self._lost = distributed.scheduler.KilledWorker
+        self._executor = self._client.get_executor(pure=False)
+        try:
+            with phase("waiting for the cluster", "workers"):
+                self._client.wait_for_workers(1, timeout=WORKERS_S)
+        except TimeoutError:
+            self.close()
+            raise InputError(
+                f"the Dask cluster at {address} has no worker after {WORKERS_S:g} s: start some, "
+                "and give the command again"
+            ) from None
+        self._programs = {
+            digest: self._client.submit(_itself, data, key=f"nccrt-{digest}")
+            for digest, data in programs.items()
+        }
+
+    def width(self) -> int:
+        return max(1, sum(self._client.nthreads().values()))
+
+    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+        needed = {digest: self._programs[digest] for digest in points[0].hashes}
+        sent = self._executor.submit(
+            results_of, version(), points, needed, self._timeout_s, is_ours=False
+        )
+        found: Future[list[PointResult]] = Future()
+        sent.add_done_callback(lambda ended: self._told(ended, found))
+        return found
+
+    def _told(self, ended: Any, found: "Future[list[PointResult]]") -> None:
+        """Passes an end on, in the words of `concurrent.futures`."""
+        error = CancelledError() if ended.cancelled() else ended.exception()
+        if error is None:
+            found.set_result(ended.result())
+        elif isinstance(error, self._lost):
+            found.set_exception(BrokenExecutor(str(error)))
+        elif isinstance(error, CancelledError | OSError):
+            found.set_exception(
+                InputError(
+                    f"the Dask cluster at {self._address} is gone; what is computed is kept, and "
+                    "the same command goes on from there"
+                )
+            )
+        elif isinstance(error, ImportError):
+            found.set_exception(
+                InputError(f"a worker of the cluster cannot import neuron-ncc: {error}")
+            )
+        else:
+            found.set_exception(error)
+
+    def revive(self) -> None:
+        """Dask does that itself."""
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False)
+        self._client.close(timeout=CONNECT_S)
+
+
+def _itself(data: bytes) -> bytes:
+    return data
+
+
+@attrs.frozen
+class Workers:
+    """Which processes: so many of this machine, or those of a cluster."""
+
+    processes: int
+    cluster: str | None = None
+
+    @contextlib.contextmanager
+    def pool(
+        self, programs: Mapping[str, bytes], timeout_s: float | None
+    ) -> "Iterator[LocalPool | DaskPool]":
+        """The processes while the context lasts; whatever they still compute is then given up."""
+        if self.cluster is None:
+            pool: LocalPool | DaskPool = LocalPool(self.processes, programs, timeout_s)
+        else:
+            pool = DaskPool(self.cluster, programs, timeout_s)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+def processors() -> int:
+    """How many processes this machine has processors for, in a container or as told."""
+    import joblib
+
+    return int(joblib.cpu_count())
