@@ -105,3 +105,19 @@ def programs_of(words: Sequence[str]) -> tuple[ProgramWord, ...]:
         else:
             parts.append(ProgramWord(match["path"], tuple(ranks_of(match["ranks"]))))
     return tuple(parts)
+
+
+_AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d{0,6})", re.ASCII)
+
+
+def mesh_of(text: str) -> dict[str, int]:
+    """`data=2,model=4`: sizes by the names of axes, the outermost first; InputError."""
+    mesh: dict[str, int] = {}
+    for word in text.split(","):
+        match = _AXIS.fullmatch(word.strip())
+        if match is None:
+            raise InputError(f"{text!r} is no mesh such as data=2,model=4")
+        if match["name"] in mesh:
+            raise InputError(f"axis {match['name']} is given twice")
+        mesh[match["name"]] = int(match["size"])
+    return mesh

@@ -10,10 +10,10 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -36,23 +36,23 @@ from ncc_runtime.topology.graph import build_spec
 from ncc_runtime.words import algorithms_of, programs_of, size_of, split_choice
 
 
-@functools.cache
 def version() -> str:
     """What results depend on beside a point: the version, and a hash of this package's files."""
+    return f"{importlib.metadata.version('neuron-ncc')}+{package_digest('ncc_runtime')}"
+
+
+@functools.cache
+def package_digest(name: str) -> str:
+    """A hash of the sources and tables of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, name
     digest = hashlib.sha256()
-    for name, file in _files(resources.files("ncc_runtime"), ""):
-        digest.update(f"{name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
-    return f"{importlib.metadata.version('neuron-ncc')}+{digest.hexdigest()[:16]}"
-
-
-def _files(folder: Traversable, above: str) -> Iterator[tuple[str, Traversable]]:
-    """Sources and tables below a folder, in the order of their names."""
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        name = f"{above}/{entry.name}"
-        if entry.is_dir():
-            yield from _files(entry, name)
-        elif entry.name.endswith((".py", ".toml", ".lark")):
-            yield name, entry
+    for folder in spec.submodule_search_locations or ():
+        for file in sorted(Path(folder).rglob("*")):
+            if file.suffix in (".py", ".toml", ".lark"):
+                whole = hashlib.sha256(file.read_bytes()).digest()
+                digest.update(f"{file.relative_to(folder)}\0".encode() + whole)
+    return digest.hexdigest()[:16]
 
 
 @attrs.frozen
@@ -168,6 +168,7 @@ def _of(key: str) -> Iterator[None]:
 class PointReader:
     """Reads points from words; what they share, above all files, is read once.
 
+    A model must have been compiled: then `program` has its programs.
     `programs` has the bytes of the `.neff` files by hash.
     """
 
@@ -209,7 +210,9 @@ class PointReader:
             raise WordError("model", "the model has not been compiled")
         with _of("program"):
             given = words["program"]
-            named = programs_of(given.split() if "@" in given else [given])
+            if isinstance(given, str):
+                given = given.split() if "@" in given else [given]
+            named = programs_of(given)
             found = [self._neff(part.path) for part in named]
         parts = tuple(
             SweptPart(part.path, digest, part.ranks)

@@ -26,6 +26,7 @@ class SweepRow:
 
     - `task`: what is done; times of one task are compared
     - `samples`: how many a run is of, if somebody said it
+    - `program`: of a model, the `.neff` files that were made of it
     """
 
     words: Mapping[str, Any]
@@ -33,6 +34,7 @@ class SweepRow:
     result: PointResult
     task: str
     samples: int | None = None
+    program: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -131,6 +133,9 @@ class SweepReport:
             instances = {row.result.instances for row in done}
             if len(instances) > 1:
                 lines += ["", "* the fastest on so many instances, and faster than on fewer"]
+            best = {row.group: row for row in reversed(done)}
+            programs = [row.program for row in reversed(best.values()) if row.program]
+            lines += ["", *(f"the fastest: {' '.join(program)}" for program in programs)][:9]
         return "\n".join([*lines, *self._reasons()])
 
     def _shown(self, done: Sequence[SweepRow], most: int | None) -> list[SweepRow]:
@@ -213,13 +218,15 @@ def _figures(row: SweepRow, *, is_on_front: bool) -> dict[str, Any]:
         "used_algorithm": result.algorithm or None,
         "memory_bytes": result.memory_bytes,
         "memory_share": result.memory_share,
+        "program": " ".join(row.program) or None,
         "reason": result.reason or None,
     }
 
 
 _FIGURES = (
     *("task", "ranks", "status", "time_us", "samples", "time_per_sample_us", "busbw_gb_per_s"),
-    *("instances", "on_front", "used_algorithm", "memory_bytes", "memory_share", "reason"),
+    *("instances", "on_front", "used_algorithm", "memory_bytes", "memory_share", "program"),
+    "reason",
 )
 
 

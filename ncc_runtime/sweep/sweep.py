@@ -1,11 +1,15 @@
 """A sweep from words to rows: what is not in the file of results is computed, each point once."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import attrs
 
 from ncc_runtime.progress import phase
-from ncc_runtime.sweep.points import Point, PointReader, WordError
+from ncc_runtime.sweep.models import Compilation, Compiled, compilation_of, compiled, samples_of
+from ncc_runtime.sweep.points import Point, PointReader, WordError, version
 from ncc_runtime.sweep.report import SweepRow, default_task
 from ncc_runtime.sweep.results import PointResult, Status
 from ncc_runtime.sweep.store import ResultFile
@@ -20,6 +24,7 @@ class SweptPoint:
     words: PointWords
     point: Point | None
     samples: int | None = None
+    program: tuple[str, ...] = ()  # of a model: what it was compiled to
     refusal: PointResult | None = None
 
     @property
@@ -71,7 +76,9 @@ class Sweep:
                 words = point.words.words
                 task = words.get("task", default_task(words, point.point))
                 shown = point.words.shown
-                yield SweepRow(shown, point.point, results[point.key], task, point.samples)
+                yield SweepRow(
+                    shown, point.point, results[point.key], task, point.samples, point.program
+                )
 
 
 def _is_left(result: PointResult | None, *, again: bool) -> bool:
@@ -79,14 +86,45 @@ def _is_left(result: PointResult | None, *, again: bool) -> bool:
 
 
 def read(
-    points: Sequence[PointWords], error_of: Callable[[PointWords, WordError], Exception]
+    points: Sequence[PointWords],
+    error_of: Callable[[PointWords, WordError], Exception],
+    folder: Path,
+    processes: int,
 ) -> Sweep:
-    """The points of words; `error_of` makes of a word that cannot be read what is raised."""
-    reader = PointReader()
-    found = []
+    """The points of words; `error_of` makes of a word that cannot be read what is raised.
+
+    Models are compiled first, by so many processes, into the folder.
+    """
+    reader, found = PointReader(), []
+    models: dict[Compilation, None] = {}
     for words in points:
         try:
-            found.append(SweptPoint(words, reader.point(words.words)))
+            if "model" in words.words:
+                models[compilation_of(words.words)] = None
+        except WordError as error:
+            raise error_of(words, error) from error
+    programs = compiled(list(models), folder, processes) if models else {}
+    for words in points:
+        try:
+            found.append(_point(words, reader, programs))
         except WordError as error:
             raise error_of(words, error) from error
     return Sweep(found, reader.programs)
+
+
+def _point(
+    words: PointWords, reader: PointReader, programs: Mapping[Compilation, Compiled]
+) -> SweptPoint:
+    samples, said = samples_of(words.words), dict(words.words)
+    if "model" not in said:
+        return SweptPoint(words, reader.point(said), samples)
+    model = compilation_of(said)
+    program = programs[model]
+    if program.refusal:
+        text = json.dumps([version(), model.arguments, words.shown], sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        refusal = PointResult(key, Status.REFUSED, program.refusal)
+        return SweptPoint(words, None, samples, refusal=refusal)
+    del said["model"]
+    point = reader.point({**said, "program": program.program})
+    return SweptPoint(words, point, samples, program.program)

@@ -10,6 +10,7 @@ import collections
 import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import signal
 import threading
@@ -363,3 +364,9 @@ def processors() -> int:
     import joblib
 
     return int(joblib.cpu_count())
+
+
+def check_can_use(workers: Workers) -> None:
+    """InputError before the work where a cluster is asked for and Dask is not installed."""
+    if workers.cluster is not None and importlib.util.find_spec("distributed") is None:
+        raise InputError("--dask needs Dask: pip install 'neuron-ncc[dask]'")
