@@ -27,6 +27,14 @@ def size_of(text: str) -> int:
     return int(digits) * factor
 
 
+def size_label(size_bytes: float) -> str:
+    """`4 KiB`: a size for people, in the largest unit of which it has one."""
+    for unit, unit_bytes in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:g} {unit}"
+    return f"{size_bytes:g} B"
+
+
 def algorithms_of(pairs: Sequence[str]) -> dict[str, str]:
     """`OP=NAME` by operator; InputError for what is not that, or names an operator twice."""
     chosen: dict[str, str] = {}

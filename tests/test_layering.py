@@ -141,6 +141,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.plans",
         "ncc_runtime.topology",
         "ncc_runtime.verify.proof",
+        "ncc_runtime.words",
     },
     "ncc_runtime.faults": {
         PROGRESS,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ncc_runtime.calibration.measured_files import MeasuredPoint
     from ncc_runtime.placement import Placement
     from ncc_runtime.report.bench import Case, Operator
-    from ncc_runtime.report.bench_rows import BenchRow, Layout
+    from ncc_runtime.report.bench_rows import BenchRow, Comparison, Layout
     from ncc_runtime.runtime import Model
 
 DEFAULT_BYTES = 32 << 20
@@ -228,7 +228,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
                 )
             ]
         )
-    _write_files(words, rows, where, layout, heading)
+    _write_files(words, rows, where, layout, heading, comparisons)
     reply.give(
         fields=lambda: bench_rows.as_json(rows, where),
         text=lambda: "\n".join(closing),
@@ -243,6 +243,7 @@ def _write_files(
     where: Mapping[str, Any],
     layout: "Layout",
     heading: str,
+    compared: Sequence["Comparison"],
 ) -> None:
     """The report, the table and the picture that were asked for."""
     from ncc_runtime.neff.whole_file import write_whole
@@ -256,7 +257,7 @@ def _write_files(
     if words["plot"]:
         from ncc_runtime.report.bench_plot import plotted
 
-        write_whole(words["plot"], plotted(rows, heading, words["plot"]))
+        write_whole(words["plot"], plotted(rows, heading, words["plot"], compared))
 
 
 def _operator(op: str) -> "Operator":

@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
-from ncc_runtime.neff.memory import size_text
 from ncc_runtime.report.run import SCHEMA
 from ncc_runtime.report.text_table import text_table
 from ncc_runtime.sweep.points import Bench, Point
 from ncc_runtime.sweep.results import PointResult, Status
+from ncc_runtime.words import size_label
 
 MOST_SHOWN = 60
 """Rows that a table has, if nobody says another number."""
@@ -63,7 +63,7 @@ class SweepRow:
 def default_task(words: Mapping[str, Any], point: Point | None) -> str:
     """What a point does, where no `task` says it: `all_reduce of 1 MiB, bf16`, or its program."""
     if point is not None and isinstance(work := point.work, Bench):
-        return f"{work.op} of {size_text(work.size_bytes)}, {work.dtype}"
+        return f"{work.op} of {size_label(work.size_bytes)}, {work.dtype}"
     return str(words.get("model", words.get("program", "")))
 
 
