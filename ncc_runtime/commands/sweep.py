@@ -135,6 +135,8 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
 
     if (file is None) == (model is None):
         raise click.UsageError("give SWEEP.toml, or --best FILE.py:FUNCTION")
+    if file is not None and words["ranks"] is not None:
+        raise click.UsageError("--ranks is for --best; SWEEP.toml says its own")
     if words["cluster"] is not None and words["jobs"] is not None:
         raise click.UsageError("--jobs is of this machine, and --dask of another")
     name = file or model or ""

@@ -38,7 +38,12 @@ from ncc_runtime.words import algorithms_of, programs_of, size_of, split_choice
 
 def version() -> str:
     """What results depend on beside a point: the version, and a hash of this package's files."""
-    return f"{importlib.metadata.version('neuron-ncc')}+{package_digest('ncc_runtime')}"
+    return f"{_release()}+{package_digest('ncc_runtime')}"
+
+
+@functools.cache
+def _release() -> str:
+    return importlib.metadata.version("neuron-ncc")
 
 
 @functools.cache

@@ -133,9 +133,11 @@ class SweepReport:
             instances = {row.result.instances for row in done}
             if len(instances) > 1:
                 lines += ["", "* the fastest on so many instances, and faster than on fewer"]
-            best = {row.group: row for row in reversed(done)}
-            programs = [row.program for row in reversed(best.values()) if row.program]
-            lines += ["", *(f"the fastest: {' '.join(program)}" for program in programs)][:9]
+            fastest = {row.group: row for row in reversed(done) if row.program}.values()
+            programs = [
+                f"the fastest of {row.task}: {' '.join(row.program)}" for row in reversed(fastest)
+            ]
+            lines += ["", *programs[:_MOST_REASONS]] if programs else []
         return "\n".join([*lines, *self._reasons()])
 
     def _shown(self, done: Sequence[SweepRow], most: int | None) -> list[SweepRow]:

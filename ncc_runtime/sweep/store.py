@@ -10,12 +10,13 @@ computed again. What counts of a point is its last line.
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import attrs
 import msgspec
@@ -44,14 +45,16 @@ class ResultFile:
     - `broken`: lines that do not count
     """
 
-    def __init__(self, path: str, stream: BinaryIO) -> None:
+    def __init__(self, path: str, stream: io.FileIO) -> None:
+        """`stream` is at the beginning of the file, and not buffered."""
         self.path = path
         self.results: dict[str, PointResult] = {}
         self.broken = 0
         self._stream = stream
         self._synced_s = time.monotonic()
         whole = 0
-        for line in stream:
+        reader = io.BufferedReader(stream)
+        for line in reader:
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
@@ -59,24 +62,36 @@ class ResultFile:
                 self.results[result.key] = result
             else:
                 self.broken += 1
+        reader.detach()
         stream.truncate(whole)  # a line whose writer was killed
         stream.seek(whole)
 
     def add(self, results: Sequence[PointResult], words: Mapping[str, Mapping[str, Any]]) -> None:
-        """Append results; `words` say by key what each point is, for who reads the file."""
+        """Append results; `words` say by key what each point is, for who reads the file.
+
+        OSError with the file's name if it cannot be written.
+        """
         lines = []
         for result in results:
             self.results[result.key] = result
             fields = {"schema": SCHEMA, **attrs.asdict(result), "point": words[result.key]}
             lines.append(json.dumps(fields, ensure_ascii=False) + "\n")
-        try:
-            self._stream.write("".join(lines).encode())
-            self._stream.flush()
+        with _named(self.path):
+            left = memoryview("".join(lines).encode())
+            while left:
+                left = left[self._stream.write(left) :]
             if time.monotonic() - self._synced_s > SYNC_S:
                 self._synced_s = time.monotonic()
                 os.fsync(self._stream.fileno())
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from error
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Errors of a stream, which names no file, have its name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 @contextlib.contextmanager
@@ -88,7 +103,7 @@ def result_file(path: str) -> Iterator[ResultFile]:
     if Path(path).exists() and not Path(path).is_file():
         raise InputError(f"{path}: is no file that can go on; give another file with --out")
     try:
-        stream = Path(path).open("a+b")  # noqa: SIM115 - closed below
+        stream = Path(path).open("a+b", buffering=0)  # noqa: SIM115 - closed below
     except OSError as error:
         raise InputError(f"{path}: {reason_of(error)}") from error
     with stream:
@@ -107,7 +122,8 @@ def result_file(path: str) -> Iterator[ResultFile]:
             raise InputError(f"{path}: no results of a sweep; give another file with --out")
         stream.seek(0)
         yield ResultFile(path, stream)
-        os.fsync(stream.fileno())
+        with _named(path):
+            os.fsync(stream.fileno())
 
 
 def _result(line: bytes) -> PointResult | None:

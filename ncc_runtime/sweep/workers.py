@@ -11,12 +11,14 @@ import contextlib
 import ctypes
 import gc
 import importlib.util
+import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import attrs
@@ -48,7 +50,9 @@ ONE_THREAD = dict.fromkeys(
 
 
 class Pool(Protocol):
-    """Processes that compute batches of points."""
+    """Processes that compute batches of points, each in at most so many seconds."""
+
+    timeout_s: float | None
 
     def width(self) -> int:
         """How many batches are computed at a time."""
@@ -69,14 +73,9 @@ def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResu
         lost: list[Point] = []
         yield from _computed(collections.deque(left), pool, ahead, lost, is_batched=is_batched)
         left = lost
-    yield [
-        PointResult(
-            point.key,
-            Status.FAILED,
-            "each of three processes that computed it was killed, perhaps for want of memory",
-        )
-        for point in left
-    ]
+    why = "for want of memory" + ", or as it did not stop in time" * (pool.timeout_s is not None)
+    reason = f"each of three processes that computed it was killed, perhaps {why}"
+    yield [PointResult(point.key, Status.FAILED, reason) for point in left]
 
 
 def _computed(
@@ -209,7 +208,8 @@ class LocalPool:
     ) -> None:
         self._processes = processes
         self._programs = programs
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        self._sent: list[Future[Any]] = []
         self._executor = self._begun()
 
     def _begun(self) -> Any:
@@ -228,16 +228,27 @@ class LocalPool:
 
     def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
-        found: Future[list[PointResult]] = self._executor.submit(
-            results_of, version(), points, needed, self._timeout_s, is_ours=True
-        )
+        return self.sent(results_of, version(), points, needed, self.timeout_s, is_ours=True)
+
+    def sent(self, call: Callable[..., Any], *given: Any, **named: Any) -> "Future[Any]":
+        """A call in a process."""
+        found: Future[Any] = self._executor.submit(call, *given, **named)
+        self._sent = [one for one in self._sent if not one.done()] + [found]
         return found
 
     def revive(self) -> None:
-        self._executor.shutdown(wait=True, kill_workers=True)
+        self.close()
         self._executor = self._begun()
 
     def close(self) -> None:
+        # loky's manager fails of calls that have not reached the queue of its processes, which
+        # takes as many as are sent ahead
+        until_s = time.monotonic() + 1
+        while not all(one.running() or one.done() for one in self._sent):
+            if time.monotonic() > until_s:
+                break
+            time.sleep(0.001)
+        self._sent.clear()
         self._executor.shutdown(wait=True, kill_workers=True)
 
 
@@ -266,13 +277,15 @@ class DaskPool:
     ) -> None:
         import distributed
 
-        self._timeout_s = timeout_s
-        where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
+        self.timeout_s = timeout_s
         try:
+            where = address
+            if address.endswith(".json"):  # Dask would wait for a file that is not there
+                where = json.loads(Path(address).read_text())["address"]
             self._client = distributed.Client(
-                **where, timeout=CONNECT_S, set_as_default=False, name="nccrt sweep"
+                where, timeout=CONNECT_S, set_as_default=False, name="nccrt sweep"
             )
-        except (OSError, ValueError, TimeoutError) as error:
+        except (OSError, ValueError, KeyError, TypeError, TimeoutError) as error:
             what = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"no Dask scheduler answers at {address}: {what}") from error
         self._address = address
@@ -297,14 +310,15 @@ class DaskPool:
 
     def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
-        sent = self._executor.submit(
-            results_of, version(), points, needed, self._timeout_s, is_ours=False
-        )
-        found: Future[list[PointResult]] = Future()
+        return self.sent(results_of, version(), points, needed, self.timeout_s, is_ours=False)
+
+    def sent(self, call: Callable[..., Any], *given: Any, **named: Any) -> "Future[Any]":
+        """A call in a process."""
+        sent, found = self._executor.submit(call, *given, **named), Future[Any]()
         sent.add_done_callback(lambda ended: self._told(ended, found))
         return found
 
-    def _told(self, ended: Any, found: "Future[list[PointResult]]") -> None:
+    def _told(self, ended: Any, found: "Future[Any]") -> None:
         """Passes an end on, in the words of `concurrent.futures`."""
         error = CancelledError() if ended.cancelled() else ended.exception()
         if error is None:
