@@ -53,7 +53,8 @@ class Sweep:
         by_key = {point.key: point for point in self.points}
         words = {key: point.words.shown for key, point in by_key.items()}
         refusals = [point.refusal for point in self.points if point.refusal is not None]
-        file.add([each for each in refusals if file.results.get(each.key) != each], words)
+        if new := [each for each in refusals if file.results.get(each.key) != each]:
+            file.add(new, words)
         left = [
             point.point
             for key, point in by_key.items()

@@ -41,7 +41,10 @@ CONNECT_S = 10.0
 """How long a Dask scheduler may take to answer."""
 
 WORKERS_S = 60.0
-"""How long workers of a cluster may take to come."""
+"""How long workers of a cluster may take to come, or to come again."""
+
+LOOK_S = 5.0
+"""While nothing is done, how often it is looked whether there is somebody to do it."""
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -62,6 +65,9 @@ class Pool(Protocol):
 
     def revive(self) -> None:
         """Replace processes that were lost."""
+
+    def check(self) -> None:
+        """Looked at now and then while nothing is done: InputError if nothing will be."""
 
 
 def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResult]]:
@@ -101,7 +107,9 @@ def _computed(
             except BrokenExecutor:  # by a batch before it, of which we have not heard yet
                 left.extendleft(reversed(batch))
                 is_broken = True
-        done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+        done, _ = wait(under_way, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+        if not done:
+            pool.check()
         for future in done:
             batch = under_way.pop(future)
             try:
@@ -240,6 +248,9 @@ class LocalPool:
         self.close()
         self._executor = self._begun()
 
+    def check(self) -> None:
+        """Its processes end with an error, or go on."""
+
     def close(self) -> None:
         # loky's manager fails of calls that have not reached the queue of its processes, which
         # takes as many as are sent ahead
@@ -300,6 +311,7 @@ class DaskPool:
                 f"the Dask cluster at {address} has no worker after {WORKERS_S:g} s: start some, "
                 "and give the command again"
             ) from None
+        self._seen_s = time.monotonic()  # when there were workers
         self._programs = {
             digest: self._client.submit(_itself, data, key=f"nccrt-{digest}")
             for digest, data in programs.items()
@@ -341,6 +353,16 @@ class DaskPool:
 
     def revive(self) -> None:
         """Dask does that itself."""
+
+    def check(self) -> None:
+        now_s = time.monotonic()
+        if self._client.nthreads():
+            self._seen_s = now_s
+        elif now_s - self._seen_s > WORKERS_S:
+            raise InputError(
+                f"the Dask cluster at {self._address} has had no worker for {WORKERS_S:g} s; what "
+                "is computed is kept: start some, and the same command goes on from there"
+            )
 
     def close(self) -> None:
         self._executor.shutdown(wait=False)

@@ -19,6 +19,7 @@ from ncc_runtime.cli import main
 from ncc_runtime.sweep import workers
 from ncc_runtime.sweep.points import Point
 from ncc_runtime.sweep.results import PointResult, Status
+from ncc_runtime.sweep.store import ResultFile
 from ncc_runtime.sweep.workers import DaskPool, computed
 from tests.sweep.strange_points import strange
 from tests.sweep.test_workers import EXPECTED, POINTS
@@ -186,6 +187,26 @@ def test_a_cluster_without_workers_is_not_waited_for_for_ever(
     monkeypatch.setattr(workers, "WORKERS_S", 0.5)
     assert main(["sweep", "s.toml", "--dask", cluster.address, "-q"]) == 1
     assert "has no worker after 0.5 s: start some" in capsys.readouterr().err
+
+
+def test_workers_that_are_all_lost_are_not_waited_for_for_ever(
+    cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    cluster.add_worker("--no-nanny")
+    monkeypatch.setattr(workers, "WORKERS_S", 10)
+    added = ResultFile.add
+
+    def add(file: ResultFile, *given: Any) -> None:
+        added(file, *given)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(cluster.workers[0].pid, signal.SIGKILL)
+        monkeypatch.setattr(workers, "WORKERS_S", 0.5)
+        monkeypatch.setattr(workers, "LOOK_S", 0.2)
+
+    monkeypatch.setattr(ResultFile, "add", add)
+    assert main(["sweep", "s.toml", "--dask", cluster.address, "-q"]) == 1
+    assert "has had no worker for 0.5 s; what is computed is kept" in capsys.readouterr().err
+    assert (folder / "s.jsonl").read_text()
 
 
 def test_a_scheduler_that_does_not_answer_is_named(

@@ -95,6 +95,9 @@ class UnluckyPool:
     def revive(self) -> None:
         pass
 
+    def check(self) -> None:
+        pass
+
 
 @settings(max_examples=examples(100))
 @given(
