@@ -100,8 +100,11 @@ def front(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def varying(rows: Sequence[SweepRow]) -> list[str]:
-    """The keys of words that are not the same in all rows, in the order in which they come."""
-    keys = dict.fromkeys(key for row in rows for key in row.words)
+    """The keys of words that are not the same in all rows, in the order in which they come.
+
+    Rows of a task come together, so that is no word of theirs.
+    """
+    keys = dict.fromkeys(key for row in rows for key in row.words if key != "task")
     return [key for key in keys if len({str(row.words.get(key, "")) for row in rows}) > 1]
 
 
@@ -133,9 +136,11 @@ class SweepReport:
             instances = {row.result.instances for row in done}
             if len(instances) > 1:
                 lines += ["", "* the fastest on so many instances, and faster than on fewer"]
-            fastest = {row.group: row for row in reversed(done) if row.program}.values()
+            fastest = list({row.group: row for row in reversed(done)}.values())[::-1]
             programs = [
-                f"the fastest of {row.task}: {' '.join(row.program)}" for row in reversed(fastest)
+                f"the fastest of {row.task}: {' '.join(row.program)}"
+                for row in fastest
+                if row.program
             ]
             lines += ["", *programs[:_MOST_REASONS]] if programs else []
         return "\n".join([*lines, *self._reasons()])
@@ -157,14 +162,16 @@ class SweepReport:
         by_reason: dict[str, list[SweepRow]] = {}
         for row in self.rows:
             if not row.is_done:
-                by_reason.setdefault(f"{row.result.status}: {row.result.reason}", []).append(row)
+                first, *_ = row.result.reason.splitlines() or [""]
+                by_reason.setdefault(f"{row.result.status}: {first}", []).append(row)
         if not by_reason:
             return []
         keys = varying(self.rows)
         lines = [""]
         most_first = sorted(by_reason.items(), key=lambda item: -len(item[1]))
         for reason, rows in most_first[:_MOST_REASONS]:
-            which = ", ".join(f"{key} {rows[0].words.get(key, '-')}" for key in keys)
+            words = rows[0].words
+            which = ", ".join(f"{key} {words[key]}" for key in keys if key in words)
             shown = reason if len(reason) <= _MOST_LETTERS else f"{reason[:_MOST_LETTERS]}…"
             example = f" ({which})" if len(rows) == 1 else f" (the first: {which})"
             lines.append(f"{_counted(len(rows))} {shown}{example if which else ''}")
@@ -261,7 +268,7 @@ def _table(
         columns.append(("used", [row.result.algorithm for row in shown]))
     else:
         shares = [row.result.memory_share for row in shown]
-        memory = ["-" if share is None else f"{100 * share:.0f}%" for share in shares]
+        memory = ["-" if share is None else _percent(share) for share in shares]
         columns.append(("memory", memory))
     marks = ["*" if id(row) in fronts else "" for row in shown]
     if len({row.result.instances for row in done}) > 1:
@@ -272,6 +279,10 @@ def _table(
 
 
 _NUMBERS = ("ranks", "size", "nodes", "lnc", "level", "samples", "fault_seed")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%" if share >= 0.01 else "<1%"
 
 
 def _decimal(number: float | None, digits: int) -> str:
