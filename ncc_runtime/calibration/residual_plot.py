@@ -30,7 +30,7 @@ def plotted(calibrations: Sequence[Calibration], file_name: str) -> bytes:
     counts = []
     for one in calibrations:
         of = "steps" if isinstance(one.rows[0].row, StepRow) else "collectives"
-        counts.append(f"{len(one.rows)} rows of {of}")
+        counts.append(f"{len(one.rows)} row{'s' * (len(one.rows) != 1)} of {of}")
     heading = f"measured and predicted: {', '.join(counts)}"
     return picture(file_name, heading, draw, (11, 5 * len(calibrations)))
 

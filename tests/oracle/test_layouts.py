@@ -94,16 +94,13 @@ def test_without_a_stage_the_first_is_compiled_with_a_warning(folder: Path) -> N
     assert facts["stages"] == 2
     assert [warning["code"] for warning in facts["warnings"]] == ["stages"]
     assert sorted(facts["sources"]) == [str(folder / "layers.py"), str(folder / "pipeline.py")]
-    named = run(
-        folder, "nccc", "compile", "pipeline.py:step", *mesh, "--stage", "0", "-o", "s.neff"
-    )
+    compile_stages = ("nccc", "compile", "pipeline.py:step", *mesh)
+    named = run(folder, *compile_stages, "--stage", "0", "-o", "s.neff")
     assert named.stderr == ""
     assert (folder / "s.neff").read_bytes() == (folder / "step.neff").read_bytes()
     beyond = run(folder, *compile_stages, "--stage", "2")
     assert "gives 2 stages, from 0; there is no stage 2" in beyond.stderr
-    whole = run(
-        folder, "nccc", "compile", "layers.py:step", "--mesh", "data=1,model=1", "--stage", "0"
-    )
+    whole = ("nccc", "compile", "layers.py:step", "--mesh", "data=1,model=1", "--stage", "0")
     assert "gives no list of stages" in run(folder, *whole).stderr
 
 

@@ -11,8 +11,9 @@ import pytest
 from ncc_runtime.calibration.measured_files import median_us, read_points
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
-from ncc_runtime.report import bench, bench_rows
+from ncc_runtime.report import bench, bench_plot, bench_rows
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case
+from tests.pictures import figure_of, legend, points
 
 SIZES = ["bench", "all_gather", "-r", "8", "-b", "4KB", "-e", "64KB", "-f", "4"]
 
@@ -282,6 +283,43 @@ def test_a_picture_is_the_same_every_time(folder: Path, capsys):
     assert svg == (folder / "b.svg").read_bytes()
     assert svg.startswith(b"<?xml")
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_has_a_line_for_each_algorithm_beside_what_was_measured(
+    folder: Path, capsys, monkeypatch
+):
+    (folder / "m.json").write_text('[{"size(B)": 16384, "time(us)": 30}]')
+    words = [*SIZES, "--algorithm", "ring,mesh", "--compare", "m.json", "--plot", "a.svg"]
+    figure = figure_of(bench_plot, lambda: main(words), monkeypatch)
+    capsys.readouterr()
+    assert figure.get_suptitle().endswith("policy neuron; fp32")
+    rows = given([*SIZES, "--algorithm", "ring,mesh"], capsys)["results"]
+    time, bandwidth = figure.axes
+    by_name = {name: [row for row in rows if row["algorithm"] == name] for name in ("ring", "mesh")}
+    for axes, key in ((time, "time_us"), (bandwidth, "busbw_gb_per_s")):
+        *lines, crosses = axes.lines
+        for line, own in zip(lines, by_name.values(), strict=True):
+            assert points(line) == [(row["size_bytes"], row[key]) for row in own]
+        assert legend(axes)[-1] == "measured"
+        assert crosses.get_marker() == "x"
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4 KiB", "16 KiB", "64 KiB"]
+    assert points(time.lines[-1]) == [(16384, 30.0)]
+    ring = next(row for row in by_name["ring"] if row["size_bytes"] == 16384)
+    assert legend(time)[0] == f"ring, {ring['time_us'] / 30:.2f} of measured"
+    (at,) = points(bandwidth.lines[-1])
+    assert at == (16384, pytest.approx(ring["busbw_gb_per_s"] * ring["time_us"] / 30))
+    assert (time.get_ylabel(), bandwidth.get_ylabel()) == ("time (us)", "bus bandwidth (GB/s)")
+
+
+def test_a_picture_shows_the_healthy_machine_and_any_order_too(folder: Path, capsys, monkeypatch):
+    words = [*SIZES, "--down", "c0-c1", "--deterministic", "--plot", "a.svg"]
+    figure = figure_of(bench_plot, lambda: main(words), monkeypatch)
+    capsys.readouterr()
+    rows = given(words[:-2], capsys)["results"]
+    time = figure.axes[0]
+    assert legend(time) == ["predicted", "healthy", "in any order"]
+    for line, key in zip(time.lines, ("time_us", "healthy_us", "free_us"), strict=True):
+        assert points(line) == [(row["size_bytes"], row[key]) for row in rows]
 
 
 def test_without_matplotlib_a_line_says_what_to_install(folder: Path, capsys, monkeypatch):

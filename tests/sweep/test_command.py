@@ -218,8 +218,8 @@ MANY = """[common]
 op = "all_reduce"
 [[grid]]
 ranks = [2, 4, 8]
-size = { from = 64, to = "16MB", factor = 2 }
-algorithm = ["", "ring", "mesh", "rdh"]
+size = { from = 64, to = "1MB", factor = 2 }
+algorithm = ["", "ring", "mesh"]
 """
 
 

@@ -1,6 +1,6 @@
 """Pictures of sweeps: what they show, as matplotlib has it, and that equal ones are equal."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from ncc_runtime.sweep import plot
 from ncc_runtime.sweep.points import PointReader
 from ncc_runtime.sweep.report import SweepReport, SweepRow
 from ncc_runtime.sweep.results import PointResult, Status
+from tests.pictures import figure_of, legend, points
 
 READER = PointReader()
 
@@ -22,27 +23,12 @@ def row(time_us: float, size: int, instances: int = 1, **words: Any) -> SweepRow
     return SweepRow({**said, **words}, point, result, f"{size}")
 
 
-def figure_of(
-    report: SweepReport, monkeypatch: pytest.MonkeyPatch, series: str | None = None
+def drawn(
+    swept: Sequence[SweepRow], monkeypatch: pytest.MonkeyPatch, series: str | None = None
 ) -> Any:
-    """The matplotlib figure of a picture."""
-    found = []
-
-    def kept(name: str, heading: str, draw: Callable[[Any], None], inches: Any) -> bytes:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=inches)
-        draw(figure)
-        found.append(figure)
-        return b""
-
-    monkeypatch.setattr(plot, "picture", kept)
-    plot.plotted(report, "a.svg", series)
-    return found[0]
-
-
-def labels(axes: Any) -> list[str]:
-    return [text.get_text() for text in axes.get_legend().get_texts()]
+    """The figure of some rows."""
+    report = SweepReport("s", tuple(swept))
+    return figure_of(plot, lambda: plot.plotted(report, "a.svg", series), monkeypatch)
 
 
 def test_a_line_has_the_fastest_point_of_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,14 +39,16 @@ def test_a_line_has_the_fastest_point_of_each_size(monkeypatch: pytest.MonkeyPat
         row(8.0, 1024, algorithm="mesh"),
         row(30.0, 4096),
     ]
-    figure = figure_of(SweepReport("s", tuple(swept)), monkeypatch, "algorithm")
+    figure = drawn(swept, monkeypatch, "algorithm")
     (axes,) = figure.axes
-    assert labels(axes) == ["ring", "mesh", "default"]
-    lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
-    assert lines == [([1024, 4096], [7.0, 20.0]), ([1024], [8.0]), ([4096], [30.0])]
+    assert legend(axes) == ["ring", "mesh", "default"]
+    assert [points(line) for line in axes.lines] == [
+        [(1024, 7.0), (4096, 20.0)],
+        [(1024, 8.0)],
+        [(4096, 30.0)],
+    ]
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("size", "time (us)")
-    figure.canvas.draw()
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 KiB", "4 KiB"]
 
 
@@ -77,14 +65,14 @@ def test_operators_have_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> N
             1,
         )
     ]
-    (axes,) = figure_of(SweepReport("s", tuple(swept)), monkeypatch).axes
-    assert labels(axes) == ["all_reduce ring", "all_gather ring", "all_gather mesh"]
+    (axes,) = drawn(swept, monkeypatch).axes
+    assert legend(axes) == ["all_reduce ring", "all_gather ring", "all_gather mesh"]
 
 
 def test_of_too_many_lines_the_fastest_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     swept = [row(float(k + size), size, placement=f"p{k}") for k in range(14) for size in (64, 128)]
-    (axes,) = figure_of(SweepReport("s", tuple(swept)), monkeypatch).axes
-    assert labels(axes) == [f"p{k}" for k in range(plot.MOST_LINES)]
+    (axes,) = drawn(swept, monkeypatch).axes
+    assert legend(axes) == [f"p{k}" for k in range(plot.MOST_LINES)]
     assert axes.get_legend().get_title().get_text() == "placement (10 of 14)"
 
 
@@ -97,13 +85,13 @@ def test_without_sizes_bars_have_the_fastest_on_top_and_fronts_go_over_instances
         row(20.0, 64, 2, on="trn1,nodes=2"),
         row(15.0, 64, 4, on="trn1,nodes=4"),
     ]
-    bars, instances = figure_of(SweepReport("s", tuple(swept)), monkeypatch).axes
+    bars, instances = drawn(swept, monkeypatch).axes
     names = [label.get_text() for label in bars.get_yticklabels()]
     assert names == ["trn2,nodes=2", "trn1,nodes=4", "trn1,nodes=2", "trn1"]
     assert bars.yaxis_inverted()
     every, on_front = instances.lines
     assert sorted(every.get_ydata()) == [10.0, 15.0, 20.0, 30.0]
-    assert list(zip(on_front.get_xdata(), on_front.get_ydata(), strict=True)) == [(1, 30), (2, 10)]
+    assert points(on_front) == [(1, 30), (2, 10)]
     assert [f"{tick:g}" for tick in instances.get_xticks()] == ["1", "2", "4"]
 
 
