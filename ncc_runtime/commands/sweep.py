@@ -99,7 +99,7 @@ def _axes(_: click.Context, __: click.Parameter, text: str) -> list[str]:
     type=click.FloatRange(0, min_open=True),
     help="A point that takes longer has failed [none].",
 )
-@click.option("--again", is_flag=True, help="Compute points that have failed once more.")
+@click.option("--again", is_flag=True, help="Compute once more what was refused or has failed.")
 @click.option(
     "--top",
     metavar="N",

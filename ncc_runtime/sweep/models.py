@@ -107,14 +107,15 @@ def compiled(
     except OSError as error:
         raise InputError(f"{folder}: {reason_of(error)}") from error
     found: dict[Compilation, Compiled] = {}
-    with (
-        phase("compiling models", "programs", len(models)) as now,
-        concurrent.futures.ThreadPoolExecutor(processes) as threads,
-    ):
-        calls = {threads.submit(_compiled, model, folder): model for model in models}
-        for call in concurrent.futures.as_completed(calls):
-            found[calls[call]] = call.result()
-            now.done += 1
+    threads = concurrent.futures.ThreadPoolExecutor(processes)
+    try:
+        with phase("compiling models", "programs", len(models)) as now:
+            calls = {threads.submit(_compiled, model, folder): model for model in models}
+            for call in concurrent.futures.as_completed(calls):
+                found[calls[call]] = call.result()
+                now.done += 1
+    finally:  # after an interrupt no other is begun
+        threads.shutdown(cancel_futures=True)
     return found
 
 
@@ -149,14 +150,13 @@ def _compiled(model: Compilation, folder: Path) -> Compiled:
 def _kept(record: Path, made_by: Sequence[str]) -> Compiled | None:
     """What has been compiled before of the same; None if anything has changed, or is not there."""
     try:
-        made = json_of(read_file(record, MOST_JSON_BYTES))
-        assert isinstance(made, dict)
+        made: Any = json_of(read_file(record, MOST_JSON_BYTES))
         if made["made_by"] != list(made_by):
             return None
         if any(_digest(file) != digest for file, digest in made["files"].items()):
             return None
         return Compiled(tuple(made["program"]))
-    except (OSError, ValueError, KeyError, AssertionError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # or it is no record
         return None
 
 

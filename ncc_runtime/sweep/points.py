@@ -296,6 +296,8 @@ def _bench(words: Mapping[str, Any]) -> Bench:
     for key in ("ranks", "size"):
         if key not in words:
             raise WordError("op", f"{key} is missing, which {words['op']} needs")
+    if words["ranks"] < 2:
+        raise WordError("ranks", f"{words['op']} is of at least 2 ranks")
     dtype = words.get("dtype", "fp32")
     if dtype not in DTYPES:
         raise WordError("dtype", f"no type {dtype!r}; there are {', '.join(DTYPES)}")

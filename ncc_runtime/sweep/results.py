@@ -28,7 +28,7 @@ class Status(enum.StrEnum):
     """How a point ended."""
 
     DONE = "done"
-    REFUSED = "refused"  # by a rule, of which the reason tells; so it would be again
+    REFUSED = "refused"  # with a reason that would most likely hold again
     FAILED = "failed"  # for want of time or memory, or by a fault of ours
 
 

@@ -40,13 +40,12 @@ class Sweep:
 
     def __init__(self, points: Sequence[SweptPoint], programs: Mapping[str, bytes]) -> None:
         self.points = list({point.key: point for point in reversed(points)}.values())[::-1]
-        self.duplicates = len(points) - len(self.points)
         self._programs = programs
 
     def compute(
         self, file: ResultFile, workers: Workers, timeout_s: float | None, *, again: bool = False
     ) -> None:
-        """Compute what the file has no result of, and append it; `again` also what has failed.
+        """Compute what the file has no result of, and append it; `again` also what has no time.
 
         May be stopped at any moment: what has been computed is in the file.
         """
@@ -83,7 +82,7 @@ class Sweep:
 
 
 def _is_left(result: PointResult | None, *, again: bool) -> bool:
-    return result is None or (again and result.status is Status.FAILED)
+    return result is None or (again and result.status is not Status.DONE)
 
 
 def read(

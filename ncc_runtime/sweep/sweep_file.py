@@ -69,23 +69,36 @@ def _count(most: int, least: int = 1) -> dict[str, Any]:
 
 @attrs.frozen
 class WordKind:
-    """What a key says, and what its words are like; of some keys a point may have several."""
+    """What a key says, and what its words are like.
+
+    - `has_several`: whether a point may have several words of it
+    - `of`: what it is for, if it is not for every point
+    """
 
     phrase: str
     schema: Mapping[str, Any]
     has_several: bool = False
+    of: Sequence[str] = ()
+
+
+WORK = ("op", "program", "model")
+"""Keys that say what is computed, of which a point has one."""
 
 
 KEYS: Mapping[str, WordKind] = {
     "op": WordKind("an operator of nccrt bench, such as all_reduce", _TEXT),
-    "ranks": WordKind("a number of ranks, from 1", _count(1 << 20)),
-    "size": WordKind("a size such as 64, 4KB, 1MB, 2GB", _SIZE),
-    "dtype": WordKind("a type of nccrt bench, such as bf16", _TEXT),
+    "ranks": WordKind("a number of ranks, from 1", _count(1 << 20), of=("op", "model")),
+    "size": WordKind("a size such as 64, 4KB, 1MB, 2GB", _SIZE, of=("op",)),
+    "dtype": WordKind("a type of nccrt bench, such as bf16", _TEXT, of=("op",)),
     "program": WordKind("a .neff, or several with their ranks: a.neff@0-3 b.neff@4-7", _TEXT),
     "model": WordKind("a model that nccc compiles, such as step.hlo or train.py:step", _TEXT),
-    "level": WordKind("the level 0, 1 or 2 of nccc's optimisation", _count(2, 0)),
-    "mesh": WordKind("the mesh of a model's function, such as data=2,model=4", _TEXT),
-    "pass_option": WordKind("an option of nccc's passes, PASS.OPTION=VALUE", _TEXT, True),
+    "level": WordKind("the level 0, 1 or 2 of nccc's optimisation", _count(2, 0), of=("model",)),
+    "mesh": WordKind(
+        "the mesh of a model's function, such as data=2,model=4", _TEXT, of=("model",)
+    ),
+    "pass_option": WordKind(
+        "an option of nccc's passes, PASS.OPTION=VALUE", _TEXT, True, of=("model",)
+    ),
     "samples": WordKind("how many samples a run is of, a number or 8*data", _SIZE),
     "task": WordKind("what points do that are compared, a text", _TEXT),
     "on": WordKind("a place in one word, such as trn2,nodes=2", _TEXT),
@@ -238,10 +251,7 @@ class SweepFile:
         rows = {word: range(len(self._document.get(word, ()))) for word in ("grid", "point")}
         common = self._axes(("common",), self._document.get("common", {}))
         grids, points = (
-            [
-                _Grid({**common, **self._axes((word, k), self._document[word][k])}, (word, k))
-                for k in numbers
-            ]
+            [self._grid((word, k), common, self._document[word][k]) for k in numbers]
             for word, numbers in rows.items()
         )
         kept = self._kept()
@@ -258,6 +268,18 @@ class SweepFile:
         if not found:
             raise self._error(("exclude",), "exclude", "no point is left")
         return found
+
+    def _grid(self, path: Path, common: Mapping[str, list["_Said"]], said: Any) -> "_Grid":
+        """The axes of a row, and those that are common as far as they are for what it computes."""
+        own = self._axes(path, said)
+        work = [key for key in WORK if key in own] or [key for key in WORK if key in common]
+        kept = {key: axis for key, axis in common.items() if key not in WORK or key in work}
+        if len(work) == 1:  # else the first point tells what is wrong
+            for key, axis in own.items():
+                if not _is_for(key, work[0]):
+                    raise self._error(axis[0].path, key, f"a word that {work[0]} has no use for")
+            kept = {key: axis for key, axis in kept.items() if _is_for(key, work[0])}
+        return _Grid({**kept, **own}, path)
 
     def _kept(self) -> Callable[[PointWords], bool]:
         """Whether a point is none that [[exclude]] leaves out."""
@@ -322,6 +344,13 @@ class SweepFile:
             reason = f"sizes from {least} to {most} are more than {MOST_WORDS:,}"
             raise self._error(path, "size", reason)
         return listed
+
+
+def _is_for(key: str, work: str) -> bool:
+    """Whether a point that computes an `op`, a `program` or a `model` takes a key."""
+    if key == TRIP_COUNTS:
+        return work != "op"
+    return not KEYS[key].of or work in KEYS[key].of
 
 
 def _as_list(word: Any) -> list[Any]:

@@ -35,13 +35,16 @@ AHEAD = 2
 """Batches for each process, so that none waits for the next."""
 
 GRACE_S = 10.0
-"""A process that does not stop so long after the time of its point is ended."""
+"""A process that does not stop so long after the time of its point ends."""
 
 CONNECT_S = 10.0
 """How long a Dask scheduler may take to answer."""
 
 WORKERS_S = 60.0
 """How long workers of a cluster may take to come, or to come again."""
+
+COUNT_S = 1.0
+"""How often the workers of a cluster are counted, while points are done."""
 
 LOOK_S = 5.0
 """While nothing is done, how often it is looked whether there is somebody to do it."""
@@ -75,9 +78,14 @@ def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResu
     # points with the same program and place follow each other, so that they find them read;
     # of many ranks first, so that the last ones are short
     left = sorted(points, key=lambda p: (p.hashes, -p.ranks, repr(p.place), repr(p.work)))
-    for is_batched, ahead in ((True, AHEAD * pool.width()), (False, pool.width()), (False, 1)):
+    rounds: tuple[tuple[bool, Callable[[], int]], ...] = (
+        (True, lambda: AHEAD * pool.width()),
+        (False, pool.width),
+        (False, lambda: 1),
+    )
+    for is_batched, most in rounds:
         lost: list[Point] = []
-        yield from _computed(collections.deque(left), pool, ahead, lost, is_batched=is_batched)
+        yield from _computed(collections.deque(left), pool, most, lost, is_batched=is_batched)
         left = lost
     why = "for want of memory" + ", or as it did not stop in time" * (pool.timeout_s is not None)
     reason = f"each of three processes that computed it was killed, perhaps {why}"
@@ -87,15 +95,19 @@ def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResu
 def _computed(
     left: collections.deque[Point],
     pool: Pool,
-    ahead: int,
+    most: Callable[[], int],
     lost: list[Point],
     *,
     is_batched: bool,
 ) -> Iterator[Sequence[PointResult]]:
-    """The results of points but for those that are lost with their process, which it notes."""
+    """The results of points but for those that are lost with their process, which it notes.
+
+    `most` says how many batches may be under way at a time.
+    """
     under_way: dict[Future[list[PointResult]], list[Point]] = {}
     number, passed_s, is_broken = 0, 0.0, False
     while left or under_way:
+        ahead = most()  # workers of a cluster come and go
         while left and len(under_way) < ahead and not is_broken:
             count = 1
             if is_batched and number:
@@ -139,12 +151,10 @@ def results_of(
     points: Sequence[Point],
     programs: Mapping[str, bytes],
     timeout_s: float | None,
-    *,
-    is_ours: bool,
 ) -> list[PointResult]:
     """What a process computes of a batch that a process of version `sender` has sent.
 
-    A process that is ours alone is ended where a point does not stop when its time is over.
+    The process ends where a point does not stop when its time is over.
     """
     if sender != version():
         raise InputError(
@@ -156,7 +166,7 @@ def results_of(
         # points of one process would only wait for each other, as one interpreter runs them
         with _ALONE:
             try:
-                with _at_most(timeout_s, is_ours):
+                with _at_most(timeout_s):
                     results.append(result_of(point, programs))
             except PointTimeoutError:
                 reason = f"it took longer than --timeout, {timeout_s:g} s"
@@ -172,7 +182,7 @@ class PointTimeoutError(BaseException):
 
 
 @contextlib.contextmanager
-def _at_most(seconds: float | None, is_ours: bool) -> Iterator[None]:
+def _at_most(seconds: float | None) -> Iterator[None]:
     """Raises PointTimeoutError in what is inside after so many seconds, whatever thread it is."""
     if seconds is None:
         yield
@@ -190,7 +200,7 @@ def _at_most(seconds: float | None, is_ours: bool) -> Iterator[None]:
             is_raised = True
             raised = ctypes.py_object(PointTimeoutError)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
-        if is_ours and not over.wait(GRACE_S):  # in machine code without an end
+        if not over.wait(GRACE_S):  # in machine code without an end
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -236,7 +246,7 @@ class LocalPool:
 
     def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
-        return self.sent(results_of, version(), points, needed, self.timeout_s, is_ours=True)
+        return self.sent(results_of, version(), points, needed, self.timeout_s)
 
     def sent(self, call: Callable[..., Any], *given: Any, **named: Any) -> "Future[Any]":
         """A call in a process."""
@@ -312,17 +322,21 @@ class DaskPool:
                 "and give the command again"
             ) from None
         self._seen_s = time.monotonic()  # when there were workers
+        self._counted_s, self._width = 0.0, 1
         self._programs = {
             digest: self._client.submit(_itself, data, key=f"nccrt-{digest}")
             for digest, data in programs.items()
         }
 
     def width(self) -> int:
-        return max(1, sum(self._client.nthreads().values()))
+        if time.monotonic() > self._counted_s + COUNT_S:
+            self._width = max(1, sum(self._client.nthreads().values()))
+            self._counted_s = time.monotonic()
+        return self._width
 
     def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
-        return self.sent(results_of, version(), points, needed, self.timeout_s, is_ours=False)
+        return self.sent(results_of, version(), points, needed, self.timeout_s)
 
     def sent(self, call: Callable[..., Any], *given: Any, **named: Any) -> "Future[Any]":
         """A call in a process."""

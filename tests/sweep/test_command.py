@@ -153,7 +153,7 @@ def test_failed_points_are_computed_again_only_if_that_is_asked_for(
 
         def submit(self, points: list[Point]) -> Any:
             future: Any = workers.Future()
-            found = workers.results_of(workers.version(), points, {}, None, is_ours=False)
+            found = workers.results_of(workers.version(), points, {}, None)
             future.set_result(found)
             return future
 

@@ -94,7 +94,20 @@ def test_a_sample_of_a_grid_beyond_all_memory_is_drawn_at_once(tmp_path: Path) -
     assert len({(row["size"], row["nodes"]) for row in found}) == 3
 
 
+def test_what_is_common_is_for_whom_it_suits(tmp_path: Path) -> None:
+    text = f'{COMMON}size = 64\nnodes = 2\n[[point]]\n[[point]]\nprogram = "a.neff"\n'
+    bench, program = shown(text, tmp_path)
+    assert bench == {"op": "all_reduce", "ranks": 8, "size": 64, "nodes": 2}
+    assert program == {"nodes": 2, "program": "a.neff"}
+
+
 MISTAKES = {
+    '[[grid]]\nprogram = "a.neff"\nranks = 8\n': (
+        3,
+        9,
+        "ranks: a word that program has no use",
+    ),
+    '[[point]]\nop = "a"\ntrip_counts = { a = 1 }\n': (3, 15, "a word that op has no use for"),
     "": (1, 1, "no point is in it: give [[grid]] or [[point]]"),
     COMMON: (1, 1, "no point is in it"),
     "[common\n": (1, 8, "not TOML"),

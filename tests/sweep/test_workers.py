@@ -125,10 +125,10 @@ def test_a_point_that_takes_too_long_has_failed_and_the_next_is_computed(
     def slow(point: Point, programs: object) -> PointResult:
         while point is POINTS[0]:
             time.sleep(0.001)
-        return result_of(point, {})
+        return EXPECTED[point.key]
 
     monkeypatch.setattr(workers, "result_of", slow)
-    first, second = results_of(version(), POINTS[:2], {}, 0.2, is_ours=False)
+    first, second = results_of(version(), POINTS[:2], {}, 0.2)
     assert first.status is Status.FAILED
     assert first.reason == "it took longer than --timeout, 0.2 s"
     assert second == EXPECTED[POINTS[1].key]
@@ -145,13 +145,13 @@ def test_the_end_of_a_time_that_comes_with_the_result_harms_nobody(
 
     monkeypatch.setattr(workers, "result_of", close)
     for _ in range(8):
-        found = results_of(version(), POINTS[:3], {}, 0.05, is_ours=False)
+        found = results_of(version(), POINTS[:3], {}, 0.05)
         assert [result.key for result in found] == [point.key for point in POINTS[:3]]
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(InputError, match=r"has version .* of neuron-ncc, and this is other"):
-        results_of("other", POINTS[:1], {}, None, is_ours=False)
+        results_of("other", POINTS[:1], {}, None)
 
 
 @pytest.mark.parametrize(
