@@ -321,6 +321,14 @@ class DaskPool:
                 f"the Dask cluster at {address} has no worker after {WORKERS_S:g} s: start some, "
                 "and give the command again"
             ) from None
+        try:  # else workers would end where they read the first batch, without a word to us
+            self._client.run(exec, "import ncc_runtime.sweep.workers")
+        except ImportError as error:
+            self.close()
+            raise InputError(
+                f"a worker of the Dask cluster at {address} cannot import neuron-ncc: {error}; "
+                "install there what is here"
+            ) from error
         self._seen_s = time.monotonic()  # when there were workers
         self._counted_s, self._width = 0.0, 1
         self._programs = {
@@ -357,10 +365,6 @@ class DaskPool:
                     f"the Dask cluster at {self._address} is gone; what is computed is kept, and "
                     "the same command goes on from there"
                 )
-            )
-        elif isinstance(error, ImportError):
-            found.set_exception(
-                InputError(f"a worker of the cluster cannot import neuron-ncc: {error}")
             )
         else:
             found.set_exception(error)

@@ -61,17 +61,17 @@ class Cluster:
     def file(self) -> str:
         return str(self._file)
 
-    def add_worker(self, *options: str) -> None:
+    def add_worker(self, *options: str, path: Path = ROOT) -> None:
+        """Workers find the functions of tests, and none of the files of a sweep."""
         given = ("--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
-        self.workers.append(self._begun("worker", *given, *options))
+        self.workers.append(self._begun("worker", *given, *options, path=path))
 
-    def _begun(self, what: str, *options: str) -> "subprocess.Popen[bytes]":
-        # workers find the functions of tests, and none of the files of a sweep
+    def _begun(self, what: str, *options: str, path: Path = ROOT) -> "subprocess.Popen[bytes]":
         with (self._folder / f"{what}.log").open("ab") as log:
             return subprocess.Popen(
                 [*DASK, what, "--scheduler-file", str(self._file), "--interface", "lo", *options],
                 cwd=self._folder,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(path)},
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 start_new_session=True,
@@ -179,6 +179,16 @@ def test_workers_of_another_version_are_refused(
     monkeypatch.setattr(workers, "version", lambda: "other")
     assert main(["sweep", "s.toml", "--dask", cluster.address, "-q"]) == 1
     assert "and this is other; install the same" in capsys.readouterr().err
+
+
+def test_workers_without_the_package_are_told(
+    cluster: Cluster, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "ncc_runtime").mkdir()
+    (folder / "ncc_runtime/__init__.py").write_text('raise ImportError("not here")')
+    cluster.add_worker("--no-nanny", path=folder)
+    assert main(["sweep", "s.toml", "--dask", cluster.address, "-q"]) == 1
+    assert "cannot import neuron-ncc: not here; install there" in capsys.readouterr().err
 
 
 def test_a_cluster_without_workers_is_not_waited_for_for_ever(
