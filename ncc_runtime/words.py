@@ -1,5 +1,6 @@
 """Words of command lines and of files: sizes, ranks, programs with their ranks, choices."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -115,6 +116,9 @@ def programs_of(words: Sequence[str]) -> tuple[ProgramWord, ...]:
     return tuple(parts)
 
 
+MOST_DEVICES = 1 << 16
+"""Of a mesh; JAX makes each of them, in a second for 4,096."""
+
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d{0,6})", re.ASCII)
 
 
@@ -128,4 +132,6 @@ def mesh_of(text: str) -> dict[str, int]:
         if match["name"] in mesh:
             raise InputError(f"axis {match['name']} is given twice")
         mesh[match["name"]] = int(match["size"])
+    if math.prod(mesh.values()) > MOST_DEVICES:
+        raise InputError(f"{text!r} has more than {MOST_DEVICES:,} devices, the most there may be")
     return mesh

@@ -9,7 +9,7 @@ import click
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
 from ncc_runtime.commands.options import plot_file, rank_list
-from ncc_runtime.errors import InputError
+from ncc_runtime.errors import InputError, Notice
 
 if TYPE_CHECKING:
     from ncc_runtime.sweep.results import PointResult
@@ -164,6 +164,9 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
         tried = layouts(name, words["ranks"], words["axes"], words["places"], common)
         found = points.read(tried, _wrong_option, folder, workers.processes)
     with result_file(out) as results:
+        if results.broken:
+            fact = f"{out}: {results.broken} lines are no results of this version, and do not count"
+            reply.warn([Notice("broken-lines", fact, "docs/sweeps.md#results")])
         try:
             found.compute(results, workers, words["timeout"], again=words["again"])
         except KeyboardInterrupt:

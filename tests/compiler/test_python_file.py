@@ -103,6 +103,7 @@ def test_what_cannot_be_compiled_is_one_message(command, model, told, folder, ca
         (["train.py:takes", "--mesh", "data:2"], 2, "'data:2' is no mesh such as data=2,model=4"),
         (["train.py:takes", "--mesh", "a=2,a=4"], 2, "axis a is given twice"),
         (["train.py:takes", "--mesh", "a=0"], 2, "'a=0' is no mesh"),
+        (["train.py:takes", "--mesh", "a=9999,b=9999"], 2, "has more than 65,536 devices"),
         (["train.py:takes", "--mesh", "a=2", "--ranks", "4"], 2, "the mesh is of 2 ranks, not 4"),
         (["step.hlo", "--mesh", "a=2"], 2, "--mesh and --stage are for FILE.py:FUNCTION"),
         (["step.hlo", "--stage", "0"], 2, "--mesh and --stage are for FILE.py:FUNCTION"),

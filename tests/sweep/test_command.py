@@ -203,6 +203,15 @@ def test_without_dask_a_line_says_what_to_install(
     assert capsys.readouterr().err == ("error: --dask needs Dask: pip install 'neuron-ncc[dask]'\n")
 
 
+def test_lines_that_are_no_results_are_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "s.jsonl").write_text('{"schema": 1, "key": 3}\n')
+    (warning,) = swept(["s.toml", "-j", "1"], capsys)["warnings"]
+    assert warning["code"] == "broken-lines"
+    assert "s.jsonl: 1 lines are no results of this version" in warning["message"]
+
+
 def test_a_sweep_whose_points_are_all_refused_ends_with_1(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
