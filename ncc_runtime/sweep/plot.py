@@ -98,6 +98,7 @@ def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
     for place, row in zip(places, shown, strict=True):
         axes.annotate(f" {row.cost_us:,.4g}", (row.cost_us, place), va="center", fontsize=8)
     axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(visible=True, axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.set_xlabel(_time_label(rows))
