@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 CHAKRA_STAMP := $(VENV)/.installed-chakra
+DASK_STAMP := $(VENV)/.installed-dask
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch test-chakra conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -40,14 +41,21 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not chakra"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not chakra and not dask"
+
+$(DASK_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,dask]'
+	@touch $@
+
+test-dask: $(DASK_STAMP) ## the tests with a Dask cluster, which they start; installs the extra `dask`
+	$(BIN)/python -m pytest -q -m dask tests/sweep
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not chakra" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not chakra and not dask" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle and not chakra" --hypothesis-profile=random
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle and not chakra and not dask" --hypothesis-profile=random
 
 mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
 	$(BIN)/python -m tests.mutation

@@ -6,6 +6,7 @@ immediate. The environment is read here and nowhere else.
 
 import errno
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -66,6 +67,18 @@ def _pass_options(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     from ncc_compiler.pipelines import option_names
 
     return [f"{name}=" for name in option_names() if name.startswith(incomplete)]
+
+
+def _mesh(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    from ncc_runtime.errors import InputError
+    from ncc_runtime.words import mesh_of
+
+    try:
+        return mesh_of(text)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -142,6 +155,18 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
 )
 @_with_compile_options
 @click.option(
+    "--mesh",
+    metavar="AXIS=N,…",
+    callback=_mesh,
+    help="Call FUNCTION of FILE.py with such a mesh of JAX, data=2,model=4, of as many devices.",
+)
+@click.option(
+    "--stage",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Of a FUNCTION that returns a list of stages, which run together, the one to compile.",
+)
+@click.option(
     "--partial-all-reduce",
     "late",
     type=click.Choice(["drop", "next"]),
@@ -187,23 +212,33 @@ def compile_command(
     late: str | None,
     comm_groups: str | None,
     no_durations: bool,
+    mesh: dict[str, int] | None,
+    stage: int | None,
     **passes: Any,
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
 
     MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX or PyTorch, or a
-    Lowered. It may be execution traces of Chakra: a folder with NAME.<rank>.et, or one of these
-    files; where ranks do not do the same, each program has a file, OUT.<ranks>.neff.
+    Lowered. It takes nothing, or with --mesh its mesh. MODEL may be execution traces of Chakra: a
+    folder with NAME.<rank>.et, or one of these files; where ranks do not do the same, each program
+    has a file, OUT.<ranks>.neff.
     """
     from ncc_compiler.driver import compile_model, label
     from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     options = attrs.evolve(options, partial_all_reduce=late)
     if _is_trace(model):
-        if late is not None or any(passes.values()) or options.ranks is not None:
+        of_others = (
+            late,
+            options.ranks,
+            mesh,
+            stage,
+            *(value or None for value in passes.values()),
+        )
+        if any(value is not None for value in of_others):
             raise click.UsageError(
-                f"{model} is an execution trace; leave out --ranks, --partial-all-reduce, "
-                "--print-after-all, --changed-only and --time-passes"
+                f"{model} is an execution trace; leave out --ranks, --mesh, --stage, "
+                "--partial-all-reduce, --print-after-all, --changed-only and --time-passes"
             )
         _compile_trace(reply, model, output, shown, options, comm_groups, not no_durations)
         return
@@ -211,36 +246,39 @@ def compile_command(
         raise click.UsageError(
             "--comm-groups and --no-durations go with an execution trace, NAME.<rank>.et"
         )
-    target = _output_path(model, output, shown)
-    stage = _observed_stage(options, shown)
+    target = _output_path(model, output, shown, stage)
+    observed = _observed_stage(options, shown)
     graphs: dict[str, Module] = {}
     report = _pass_report(**passes)
 
     def observe(name: str, module: "Module") -> None:
-        if name == stage:
+        if name == observed:
             graphs[name] = module
         if report is not None:
             report(name, module)
 
-    text, name = _read_model(model, options.ranks)
+    text, name = _read_model(model, options.ranks, mesh, stage)
     neff = compile_model(text, options, label(name), observe)
     if report is not None:
         report.finish()
     if target is not None:
         neff.save(target)
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
+    if text.stages is not None and stage is None:
+        fact = f"{model} gives {text.stages} stages, and this is the first: --stage says which"
+        reply.warn([Notice("stages", fact, "docs/jax.md#stages")])
     if elided := neff.program.elided():
         reply.warn([_elided_notice(name, elided)])
     if late is not None:
         reply.warn(_notices_of_whole(name, neff.program))
     if shown is not None:
-        listing = _listing(neff, graphs.get(stage))
+        listing = _listing(neff, graphs.get(observed))
         fields: dict[str, Any] = {"listing": listing.splitlines()}
         text_of = listing
     else:
         assert target is not None  # without --print something is written
         facts, memory = _facts(neff, name, target), memory_of(neff.program)
-        fields = {**facts, "memory": memory_json(memory)}
+        fields = {**facts, "memory": memory_json(memory), **_of_python(model, text)}
         text_of = (
             f"{target}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
             f"{facts['collectives']} collectives; {memory_text(memory)}"
@@ -353,7 +391,12 @@ def _said_of_passes(
         yield report.table()
 
 
-def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
+def _read_model(
+    model: str,
+    ranks: int | None,
+    mesh: dict[str, int] | None = None,
+    stage: int | None = None,
+) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText, partitioned
@@ -363,11 +406,23 @@ def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     if (python := split(model)) is not None:
         from ncc_compiler.frameworks import read_python
 
-        return read_python(*python, ranks), model
+        if mesh is not None and ranks not in (None, math.prod(mesh.values())):
+            raise click.UsageError(f"the mesh is of {math.prod(mesh.values())} ranks, not {ranks}")
+        return read_python(*python, ranks, mesh, stage), model
+    if mesh is not None or stage is not None:
+        raise click.UsageError("--mesh and --stage are for FILE.py:FUNCTION")
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
         return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
     return read_text(model, ranks), model
+
+
+def _of_python(model: str, text: "ModelText") -> dict[str, Any]:
+    """Of FILE.py:FUNCTION: how many stages it has, and which files of Python it is made of."""
+    from ncc_compiler.frontends.python_file import sources, split
+
+    is_python = split(model) is not None
+    return {"stages": text.stages, "sources": sources() if is_python else None}
 
 
 def _notice_of_ranks(
@@ -380,7 +435,9 @@ def _notice_of_ranks(
     return [Notice("ranks-inferred", fact, "docs/ir.md#ranks")]
 
 
-def _output_path(model: str, output: str | None, shown: str | None) -> Path | None:
+def _output_path(
+    model: str, output: str | None, shown: str | None, stage: int | None
+) -> Path | None:
     """The file to write, if any; never the model itself."""
     from ncc_compiler.frontends.python_file import split
 
@@ -395,7 +452,7 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
     file, of = model, Path(model)  # the file that is read, and what names the program
     if (python := split(model)) is not None:
         file, function = python
-        of = Path(file).with_name(function)
+        of = Path(file).with_name(function if stage is None else f"{function}-{stage}")
     target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError

@@ -14,7 +14,7 @@ from ncc_runtime.command_line import Refusal, examples, perform
 
 _COMMANDS = (
     *("run", "list", "verify", "explain", "diff", "faults", "stale", "goodput"),
-    *("bench", "calibrate", "topology"),
+    *("bench", "sweep", "calibrate", "topology"),
 )
 
 

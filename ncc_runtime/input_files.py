@@ -107,6 +107,7 @@ class FileRole(enum.Enum):
     ARRAYS = "arrays"
     ROWS = "rows"
     FAULTS = "faults"
+    SWEEP = "sweep"
 
 
 MOST_RECOGNISED_BYTES = 1 << 16
@@ -241,6 +242,12 @@ _KINDS = (
         "faults during a run, for --faults",
         _BLANK + rb"(?:#|\[\[fault\]\])",
         [rb"^\s*\[\[fault\]\]", rb'^\s*what\s*=\s*["\']'],
+    ),
+    FileKind(
+        FileRole.SWEEP,
+        "a sweep, for nccrt sweep",
+        _BLANK + rb"(?:#|\[)",
+        [rb"^\s*\[(?:\[(?:grid|point)\]\]|common\])"],
     ),
     FileKind(
         FileRole.MODEL,

@@ -472,6 +472,15 @@ class Model:
         trace, traffic = timed if options.clock else None, traffic_of(timed)
         return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
 
+    def time_us(self, trip_counts: Mapping[str, int] | None = None) -> float:
+        """The time of a run without values, in microseconds, where nothing else is asked for.
+
+        `trip_counts` is as of RunOptions. ControlError where data decides.
+        """
+        options = RunOptions(values=False, trip_counts=trip_counts or {})
+        decisions = self._decisions(self.executable, {}, options)
+        return Clock(assumed(self.executable)[0], decisions).spans().time_ps / 1e6
+
     def _computed(
         self,
         machine: "Devices",
@@ -867,18 +876,18 @@ def load_on(
     where: PlaceOptions | Placement,
     options: LoadOptions,
     signature: "CallSignature | None" = None,
+    plans: "Sequence[PlanFile]" = (),
 ) -> Model:
-    """The same with options as objects."""
+    """The same with options as objects; `plans` are files that have been read."""
     placement = where if isinstance(where, Placement) else place_on(where, program.ranks)
     of_groups = verdicts(program, placement)
     if options.strict:
         refuse(of_groups)
-    plans: tuple[PlanFile, ...] = ()
     if options.plans:
         from ncc_runtime.plans.files import read_plans
 
         with without_garbage_collection():
-            plans = read_plans(options.plans)
+            plans = (*plans, *read_plans(options.plans))
     executable = lower(
         program,
         placement,

@@ -73,6 +73,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ncc_compiler.compile_text(LOOP_OF_PAIRS).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
     (made / "late.toml").write_text('[[fault]]\nwhat = "rank * late by uniform(0us, 9us)"\n')
+    (made / "points.toml").write_text(
+        '[[grid]]\nop = "all_reduce"\nranks = [2, 4096]\nsize = 64\ntopology = "trn2.3xlarge"\n'
+        f'samples = 8\ndown = "c0-c1"\n[[point]]\nprogram = "{made}/mlp.neff"\n'
+        f'[[point]]\nmodel = "{HLO}"\nlevel = 0\nstrict = true\n'
+    )
     row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}
     row |= {"dtype": SENDRECV.dtype, "size_bytes": 4096, "time_us": 20.0}
     (made / "rows.json").write_text(json.dumps({"rows": [row]}))
@@ -132,6 +137,7 @@ SUCCESSES = [
     ("nccrt-bench", "sendrecv -r 2 -b 4KB --topology trn2.3xlarge --compare {0}/rows.json"),
     ("nccrt-stale", "{0}/partial.neff --first 12,8 --steps 2 --draw arg2"),
     ("nccrt-stale", "{0}/partial.neff --first 12 --steps 1 --no-values --bound 1"),
+    ("nccrt-sweep", "{0}/points.toml -j 1"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -149,6 +155,18 @@ def test_results_are_what_the_schema_says(
 ) -> None:
     code, found = answered(name, shlex.split(arguments.format(folder)), capsys)
     assert code == DONE, found["errors"]
+
+
+def test_lines_of_a_sweeps_results_are_what_the_schema_says(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "points.jsonl"
+    answered("nccrt-sweep", [str(folder / "points.toml"), "--out", str(out), "-j", "1"], capsys)
+    validator = Draft202012Validator(SCHEMAS["sweep-result"])
+    lines = list(map(json.loads, out.read_text().splitlines()))
+    assert {line["status"] for line in lines} == {"done", "refused"}
+    for line in lines:
+        validator.validate(line)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,8 @@ class ModelText:
     `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
     `parameters` and `results` are in the order of the program's inputs and outputs, one for each
     or none at all. `is_partitioned` says that nothing is left to partition, which need not be
-    asked again. `compile_model` of `ncc_compiler/driver.py` takes it.
+    asked again. Of a stage of several `stages` is their number. `compile_model` of
+    `ncc_compiler/driver.py` takes it.
     """
 
     text: str
@@ -55,6 +56,7 @@ class ModelText:
     parameters: tuple[WholeArray, ...] = ()
     results: tuple[WholeArray, ...] = ()
     is_partitioned: bool = False
+    stages: int | None = None
 
 
 def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> ModelText:

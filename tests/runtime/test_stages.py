@@ -313,7 +313,8 @@ def test_several_programs_name_their_ranks(words: list[str], capsys):
 def test_a_run_of_ranks_is_short_and_goes_up(words: list[str], run: str, capsys):
     assert main(["run", words[0], words[1].replace("@4-7", f"@4,{run}")]) == 2
     found = capsys.readouterr().err
-    assert found == f"error: {run[:20]} is no run of ranks, such as 4-7 (see nccrt run --help)\n"
+    fact = f"{run[:20]} is no run of ranks, such as 4-7"
+    assert found == f"error: invalid value for 'PROGRAM': {fact} (see nccrt run --help)\n"
 
 
 def test_one_program_may_name_all_ranks(tmp_path: Path, capsys):
