@@ -20,7 +20,8 @@ class CustomBuildHook(BuildHookInterface):
         """Fetch what is not there yet."""
         # by its path: the package's own dependencies are not installed yet
         spec = importlib.util.spec_from_file_location("drawing_library", Path(self.root) / LIBRARY)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         library = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(library)
         if library.is_complete():

@@ -46,9 +46,11 @@ def is_complete(folder: Path = FOLDER) -> bool:
 
 def registry() -> str:
     """The registry that npm is told to use: by its variable, or `.npmrc` here or at home."""
-    if word := os.environ.get("npm_config_registry") or os.environ.get("NPM_CONFIG_REGISTRY"):
+    # npm reads its variables in small letters and in capitals
+    given = {name.lower(): word for name, word in os.environ.items() if word}
+    if word := given.get("npm_config_registry"):
         return word.rstrip("/")
-    home = os.environ.get("npm_config_userconfig") or Path("~/.npmrc").expanduser()
+    home = given.get("npm_config_userconfig") or Path("~/.npmrc").expanduser()
     for file in (Path(".npmrc"), Path(home)):
         with contextlib.suppress(OSError, UnicodeDecodeError):
             for line in file.read_text().splitlines():
