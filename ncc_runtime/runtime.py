@@ -39,9 +39,9 @@ from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
-from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.options import Alternatives, LoadOptions, Policy, RunOptions, plans_apart
+from ncc_runtime.placement import STRATEGIES, Placement, PlaceOptions, place, place_on
+from ncc_runtime.report.run import Alternative, Run, Verification, heading
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 
@@ -146,19 +146,51 @@ class Model:
             self._free[times_only] = self._lowered(self.executable.placement, False, times_only)
         return self._free[times_only]
 
-    def _lowered(self, placement: Placement, deterministic: bool, times_only: bool) -> Executable:
-        """The same program by the same policy, to be timed beside this one."""
+    def _lowered(
+        self,
+        placement: Placement,
+        deterministic: bool,
+        times_only: bool,
+        policy: Policy | None = None,
+    ) -> Executable:
+        """The same program, by the same policy unless another is given, to be timed beside this."""
         return lower(
             self.executable.program,
             placement,
             self.algorithms,
             self.plans,
-            policy=self.executable.policy,
+            policy=policy or self.executable.policy,
             times_only=times_only,
             ignore_memory=self.executable.ignores_memory,
             clock=collective_ps,
             deterministic=deterministic,
         )
+
+    def _alternatives(
+        self, which: Alternatives, decided: Callable[[Executable], Decisions], *, times_only: bool
+    ) -> Iterator[Alternative]:
+        """Times on the other placement, and by the other policy, where these can run."""
+        own, here = self.executable.policy, self.executable.placement
+        strategy = next(word for word in STRATEGIES if word != here.strategy)
+        places = {"": here}
+        with contextlib.suppress(PlacementError):  # ranks that do not divide
+            there = place(self.topology, here.ranks, strategy)
+            if not np.array_equal(there.places, here.places):
+                places[f"placement={strategy}"] = there
+        policies = {"": own}
+        if which is Alternatives.ALL:
+            other = Policy.NEURON if own is Policy.BEST else Policy.BEST
+            policies[f"policy={other}"] = other
+        for where, placement in places.items():
+            for choice, policy in policies.items():
+                words = ",".join(filter(None, (where, choice)))
+                if not words:
+                    continue
+                with contextlib.suppress(LoweringError, PlanError):
+                    deterministic = self.executable.is_deterministic
+                    lowered = self._lowered(placement, deterministic, times_only, policy)
+                    clock = Clock(assumed(lowered)[0], decided(lowered))
+                    yield Alternative(words, clock.spans().time_ps / 1e6)
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -380,7 +412,17 @@ class Model:
                 decisions = self._decisions(other, given, options)
                 beside_us[number] = Clock(assumed(other)[0], decisions).spans().time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
-        return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        alternatives: tuple[Alternative, ...] = ()
+        if options.clock and options.alternatives is not Alternatives.NONE:
+            alternatives = tuple(
+                self._alternatives(
+                    options.alternatives,
+                    lambda other: self._decisions(other, given, options),
+                    times_only=not given,
+                )
+            )
+        run = self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        return attrs.evolve(run, alternatives=alternatives)
 
     def _computed(
         self,
@@ -415,6 +457,13 @@ class Model:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
         run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
+        if options.clock and options.alternatives is not Alternatives.NONE and not has_counts:
+            more = self._alternatives(
+                options.alternatives,
+                lambda other: recorded.moved(self.executable, other),
+                times_only=False,
+            )
+            run = attrs.evolve(run, alternatives=tuple(more))
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, outputs=[])

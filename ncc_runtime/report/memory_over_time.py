@@ -85,9 +85,7 @@ def memory_over_time(trace: Trace, rank: int) -> MemoryOverTime:
     is_temporary = np.array([kind is BufferKind.INTERNAL for kind in kinds])
     times = np.unique(np.concatenate(([0], lives.start_ps, lives.end_ps)))
     times = times[times < max(until_ps, 1)]
-    series = [
-        _covered(lives, some, address, size, times) for some in (is_temporary, is_output)
-    ]
+    series = [_covered(lives, some, address, size, times) for some in (is_temporary, is_output)]
     peak_ps = int(times[np.argmax(series[0] + series[1])])
     lines = lines_of_buffers(program)
     names = {
@@ -119,7 +117,7 @@ def memory_over_time(trace: Trace, rank: int) -> MemoryOverTime:
         time_ps=times,
         temporaries=series[0],
         outputs=series[1],
-        lasting=sum(size[number] for number in stage.buffers if kinds[number] in kept),
+        lasting=sum(program.buffers[number].size_bytes for number in stage.buffers if kinds[number] in kept),
         buffers=tuple(sorted(buffers, key=lambda each: (-each.size_bytes, each.address))),
     )
 
@@ -163,9 +161,7 @@ def _accesses(trace: Trace, rank: int, program: Program) -> _Accesses:
     buffer, start, end, how = (column[order] for column in (buffer, start, end, how))
     # an instruction that reads and writes a buffer has one row
     opens = np.ones(len(buffer), bool)
-    opens[1:] = (
-        (buffer[1:] != buffer[:-1]) | (start[1:] != start[:-1]) | (end[1:] != end[:-1])
-    )
+    opens[1:] = (buffer[1:] != buffer[:-1]) | (start[1:] != start[:-1]) | (end[1:] != end[:-1])
     first = np.flatnonzero(opens)
     if len(first):
         how = np.bitwise_or.reduceat(how, first)

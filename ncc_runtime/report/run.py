@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError, StallError
+from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.lowering.capacity import rank_capacity
@@ -24,8 +25,24 @@ if TYPE_CHECKING:
     from ncc_runtime.report.timeline.marks import Mark
 
 
+class FaultOfRun(Protocol):
+    """A fault on one executable."""
+
+    @property
+    def name(self) -> str:
+        """In one line."""
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What it does, and where."""
+
+
 class FaultsOfRun(Protocol):
     """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
+
+    @property
+    def faults(self) -> Sequence[FaultOfRun]:
+        """The faults that were given."""
 
     @property
     def is_complete(self) -> bool:
@@ -45,6 +62,14 @@ class FaultsOfRun(Protocol):
         """As an object."""
 
 
+@attrs.frozen
+class Alternative:
+    """The same program where one thing is chosen otherwise, and the time that it takes there."""
+
+    words: str  # `policy=best`, as `--on` takes it
+    time_us: float
+
+
 @attrs.frozen(eq=False, repr=False)
 class Run:
     """The result of a run; parts that were not requested are empty or None.
@@ -58,6 +83,7 @@ class Run:
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
       or it cannot be told: what is forced does not run there, or sizes follow from values
     - `free_us`: the same where any order of reduction may be chosen; None unless one is held
+    - `alternatives`: the same by the other policy and placement, where `options` ask for it
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
     - `notes`: what was assumed, where data decides and values were not computed
@@ -81,6 +107,7 @@ class Run:
     host_s: float = 0.0
     healthy_us: float | None = None
     free_us: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
     assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs

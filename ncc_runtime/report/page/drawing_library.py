@@ -21,7 +21,8 @@ from pathlib import Path
 
 VERSION = "6.1.0"
 INTEGRITY = (
-    "sha512-q0yaFPggC9FUdsWH4blavRWFmxdrIodbkoKNAjJudAI6CA9gNPxHtV2RcZNEepZVlk4yvBYkOkbk6HIVpIyHZA=="
+    "sha512-q0yaFPggC9FUdsWH4blavRWFmxdrIodbkoKNAjJudAI6"
+    "CA9gNPxHtV2RcZNEepZVlk4yvBYkOkbk6HIVpIyHZA=="
 )
 """Of the registry's tarball, as npm writes it into lock files."""
 

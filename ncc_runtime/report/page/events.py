@@ -121,7 +121,7 @@ def _thinning(
     trace: Trace, path: CriticalPath, shown: np.ndarray, *, is_given: bool
 ) -> tuple[set[int], int]:
     """Ranks that keep all events, and the size of cells for the others; 0 where all are kept."""
-    counts = trace._counts.sum(axis=0) * shown  # noqa: SLF001
+    counts = trace.counts.sum(axis=0) * shown
     everything = set(np.flatnonzero(shown).tolist())
     if counts.sum() <= MOST_EVENTS:
         return everything, 0
