@@ -75,7 +75,7 @@ class Model:
 
     - `run`: values and times
     - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
-    - `trace`: the timeline of a run as a file
+    - `trace`, `report`: the timeline of a run as a file, all about it as a page for browsers
     - `topology`: what it is placed on; `svg` draws it with the ranks
     - `warnings`: rules of the hardware that it breaks
     - `executable`: the queues of all ranks, as lowered
@@ -107,14 +107,17 @@ class Model:
         from ncc_runtime.report import html
         from ncc_runtime.report.topology.svg import as_html
 
-        picture = as_html(self.topology, self.executable.placement)
+        picture = as_html(self.topology, self.executable.placement, self.svg())
         return html.block(html.line(heading(self.executable)), picture)
 
     def svg(self) -> str:
-        """The picture of the chips with the ranks on them, as SVG."""
+        """The picture of the chips with the ranks on them, in the colours of groups, as SVG."""
+        from ncc_runtime.report.topology.overlay import Overlay
+        from ncc_runtime.report.topology.run_overlay import divisions_of
         from ncc_runtime.report.topology.svg import as_svg
 
-        return as_svg(self.topology, self.executable.placement)
+        groups = next(iter(divisions_of(self.executable)), None)
+        return as_svg(self.topology, self.executable.placement, Overlay(groups=groups))
 
     @property
     def topology(self) -> Topology:
@@ -253,6 +256,25 @@ class Model:
         """
         run = self.run(*inputs, **{"values": False, **settings})
         run.write_trace(path, ranks)
+        return run
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Any,
+        against: "Model | None" = None,
+        ranks: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Write a page that opens in any browser, as `nccrt report` does, and return the run.
+
+        As `run(*inputs, values=False, alternatives="placement")` and `Run.write_report`; `against`
+        is the same program elsewhere, which runs as well. `settings` are those of `run`.
+        """
+        settings = {"values": False, "alternatives": "placement", **settings}
+        run = self.run(*inputs, **settings)
+        other = None if against is None else against.run(*inputs, **settings)
+        run.write_report(path, other, ranks)
         return run
 
     def run(

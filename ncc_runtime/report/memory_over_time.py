@@ -117,7 +117,9 @@ def memory_over_time(trace: Trace, rank: int) -> MemoryOverTime:
         time_ps=times,
         temporaries=series[0],
         outputs=series[1],
-        lasting=sum(program.buffers[number].size_bytes for number in stage.buffers if kinds[number] in kept),
+        lasting=sum(
+            program.buffers[number].size_bytes for number in stage.buffers if kinds[number] in kept
+        ),
         buffers=tuple(sorted(buffers, key=lambda each: (-each.size_bytes, each.address))),
     )
 

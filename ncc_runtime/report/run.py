@@ -21,6 +21,7 @@ from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:
+    from ncc_runtime.report.page.page import Page
     from ncc_runtime.report.rates import PerStep, Rates
     from ncc_runtime.report.timeline.marks import Mark
 
@@ -176,6 +177,24 @@ class Run:
             raise InputError("the run has no clock and so no timeline: run it with clock=True")
         trace, marks = self.timeline
         write_timeline(os.fspath(path), trace, mask_of_ranks(self.executable, ranks), marks)
+
+    def write_report(
+        self,
+        path: str | os.PathLike[str],
+        against: "Run | None" = None,
+        ranks: Sequence[int] | None = None,
+        per_step: "str | int | PerStep | None" = None,
+    ) -> "Page":
+        """Write a page that opens from disk in any browser, `.html`: what `nccrt report` writes.
+
+        `against` is a run of the same program elsewhere, which is shown beside it. `ranks` are
+        those whose tracks it has, all by default; `per_step` is as for `rates`. InputError if a run
+        has no clock, or there is no such rank; OSError if the file cannot be written.
+        """
+        from ncc_runtime.report.page.page import write_page
+        from ncc_runtime.report.rates import per_step_of
+
+        return write_page(path, self, against, ranks, per_step_of(per_step))
 
     @property
     def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":

@@ -78,26 +78,35 @@ def of_side(sides: Sequence[Side], side: Side) -> str:
 def summary(sides: Sequence[Side]) -> str:
     """Is it bound by communication, where, why, and what could be changed."""
     side = sides[0]
-    parts = [f'<p class="verdict">{escape(side.verdict)}</p>', _figures(side)]
+    parts = [f'<p class="verdict">{escape(side.verdict)}{escape(_best(side))}</p>', _figures(side)]
     parts += [paragraph(f"note: {note}", "note") for note in side.run.notes]
     if side.run.faults is not None:
         lines = "\n".join(side.run.faults.lines())
         parts.append(details("What the faults did", f"<pre>{escape(lines)}</pre>"))
     parts += [
-        "<h3>Where the time goes: a rank on average</h3>",
-        chart("chart-time", _time_words(sides), 76 + 44 * len(sides)),
-        _breakdown_table(sides),
+        chart("chart-time", _time_words(sides), 62 + 40 * len(sides)),
         '<div class="columns"><div>',
-        "<h3>Where: collectives that nothing covers</h3>",
+        "<h3>Where the time is lost</h3>",
         _where(side),
         "</div><div>",
         "<h3>Why: the critical path</h3>",
         _why(side),
-        "</div></div>",
+        "</div><div>",
         "<h3>What could be changed</h3>",
         _changes(side),
+        "</div></div>",
+        details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
     return section("summary", "Summary", *parts)
+
+
+def _best(side: Side) -> str:
+    """What was tried and takes less time, in a sentence."""
+    best = min(side.run.alternatives, key=lambda other: other.time_us, default=None)
+    if best is None or best.time_us >= side.time_us:
+        return ""
+    less = (side.time_us - best.time_us) / side.time_us
+    return f" With {best.words} it would take {time_text(best.time_us)}, {less:.0%} less."
 
 
 def _figures(side: Side) -> str:
@@ -181,10 +190,9 @@ def _where(side: Side) -> str:
         return paragraph("No collective takes time that engines do not cover with work.")
     columns = [
         TableColumn("collectives", is_sorted=False),
-        TableColumn("algorithm", is_sorted=False),
         TableColumn("exposed us", is_number=True, is_sorted=False),
         TableColumn("of the run", is_number=True, is_sorted=False),
-        TableColumn("bound reached", is_number=True, is_sorted=False),
+        TableColumn("reached", is_number=True, is_sorted=False),
     ]
     cells: list[TableRow] = []
     for each in rows:
@@ -192,18 +200,20 @@ def _where(side: Side) -> str:
         share = exposed / side.time_us if side.time_us else 0.0
         cells.append(
             [
-                f"{_many(each)} {each.first.op} {' '.join(each.lines[:1])}".strip(),
-                each.first.algorithm,
+                f"{_many(each)} {each.first.op} by {each.first.algorithm}"
+                f"{', ' * bool(each.lines)}{''.join(each.lines[:1])}",
                 number(exposed, share=share),
                 f"{share:.1%}",
                 _reached(side, each),
             ]
         )
     about = (
-        "Exposed: time of the rank that waits most, added up. Bound reached: the least time that "
-        "any algorithm would take there, as a share of the time."
+        "Exposed: time of the rank that waits most, added up. Reached: the least time that any "
+        "algorithm would take there, as a share of the time that is taken."
     )
-    return table("table-where", "Exposed most", columns, [cells]) + paragraph(about, "small")
+    return table("table-where", "Collectives that no work covers", columns, [cells]) + paragraph(
+        about, "small"
+    )
 
 
 def _many(each: EqualCollectives) -> str:
@@ -229,8 +239,8 @@ def _why(side: Side) -> str:
         name = {"collective": op, "engine": engine, "cc": "CC-cores", "launch": "launch"}[step.kind]
         kinds[name] = kinds.get(name, 0.0) + step.time_ps / 1e6
     rows: list[TableRow] = [
-        [name, number(time, share=time / side.time_us), _share(time, side.time_us)]
-        for name, time in sorted(kinds.items(), key=lambda pair: -pair[1])[:8]
+        [name, number(spent, share=spent / side.time_us), _share(spent, side.time_us)]
+        for name, spent in sorted(kinds.items(), key=lambda pair: -pair[1])[:8]
     ]
     columns = [
         TableColumn("of the critical path", is_sorted=False),
@@ -277,22 +287,14 @@ def _changes(side: Side) -> str:
         ]
         parts.append(table("table-tried", "Timed beside this run", columns, [tried]))
     if side.findings:
-        rows: list[TableRow] = [
-            [
-                finding.what,
-                number(finding.gain_us, share=finding.gain_us / side.time_us),
-                _share(finding.gain_us, side.time_us),
-                finding.advice,
-            ]
-            for finding in side.findings
-        ]
-        columns = [
-            TableColumn("what costs time", is_sorted=False),
-            TableColumn("at most us", is_number=True, is_sorted=False),
-            TableColumn("of the run", is_number=True, is_sorted=False),
-            TableColumn("what to try", is_sorted=False),
-        ]
-        parts.append(table("table-findings", "What could be gained, at most", columns, [rows]))
+        items = []
+        for finding in side.findings:
+            most = f"{time_text(finding.gain_us)}, {_share(finding.gain_us, side.time_us)}"
+            items.append(
+                f"<li><strong>at most {most}:</strong> {escape(finding.what)}. "
+                f"<em>Try: {escape(finding.advice)}.</em></li>"
+            )
+        parts.append(f'<ol class="gains">{"".join(items)}</ol>')
         parts.append(paragraph("Gains do not add up: one change takes from the others.", "small"))
     elif side.is_complete:
         parts.append(
@@ -326,7 +328,7 @@ def comparison(sides: Sequence[Side], diff: Diff) -> str:
             for side in sides
         ]
         if any(sent):
-            row(f"bytes sent over {words}", sent, [size_text(size) for size in sent])
+            row(f"bytes sent, {words}", sent, [size_text(size) for size in sent])
     busiest = [max((load.share for load in side.loads.values()), default=0.0) for side in sides]
     row("the busiest link or adapter", busiest, [f"{share:.0%}" for share in busiest])
     memory = [side.memory.size_bytes for side in sides]

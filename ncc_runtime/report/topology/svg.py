@@ -87,9 +87,11 @@ LARGEST_HTML = 1 << 20
 """Characters of a picture that a notebook shows."""
 
 
-def as_html(topology: Topology, placement: PlacedRanks | None = None) -> str:
+def as_html(
+    topology: Topology, placement: PlacedRanks | None = None, svg: str | None = None
+) -> str:
     """The picture for a notebook; the text where the picture would be too large."""
-    svg = as_svg(topology, placement)
+    svg = svg or as_svg(topology, placement)
     return (
         html.preformatted(describe(topology, placement))
         if len(svg) > LARGEST_HTML

@@ -66,7 +66,10 @@ function startCharts() {
       data: means.map((each) => each[at]),
       label: {
         show: true, color: colour("label"),
-        formatter: ({ value }) => (value / longest > 0.07 ? `${part} ${Math.round((100 * value) / longest)}%` : ""),
+        formatter: ({ value, dataIndex }) => {
+          const share = `${Math.round((100 * value) / sides[dataIndex].time)}%`;
+          return value / longest > 0.12 ? `${part} ${share}` : value / longest > 0.04 ? share : "";
+        },
       },
     })),
   }));
@@ -103,16 +106,17 @@ function memoryChart(side) {
     ["outputs", memory.outputs, "op1"],
     ["temporaries", memory.temporaries, "op0"],
   ].filter(([, values]) => values.some((value) => value));
+  const step = 2 ** Math.ceil(Math.log2(Math.max(8, memory.charged) / 6)); // whole KiB, MiB, GiB
   chart("chart-memory-" + side.letter, () => ({
     ...common(),
-    grid: { left: 80, right: 24, top: 34, bottom: 30 },
+    grid: { left: 80, right: 24, top: 46, bottom: 30 },
     legend: { top: 0, left: 0, textStyle: { color: colour("ink") } },
     tooltip: tooltip({
       trigger: "axis", valueFormatter: (value) => sizeText(value),
       axisPointer: { label: { formatter: ({ value }) => timeText(value) } },
     }),
     xAxis: axis({ type: "value", max: side.time, axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, side.time / 100) } }),
-    yAxis: axis({ type: "value", max: (range) => Math.max(range.max, memory.charged), axisLabel: { color: colour("ink"), formatter: sizeText } }),
+    yAxis: axis({ type: "value", max: step * Math.ceil((memory.charged * 1.02) / step), interval: step, axisLabel: { color: colour("ink"), formatter: sizeText } }),
     series: kinds.map(([name, values, key], at) => ({
       name, type: "line", step: "end", stack: "memory", symbol: "none", data: steps(values),
       lineStyle: { width: 0 }, itemStyle: { color: colour(key) }, areaStyle: { color: colour(key), opacity: 0.85 },

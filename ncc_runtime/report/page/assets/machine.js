@@ -13,15 +13,17 @@ function startMachine() {
       svg.setAttribute("width", natural[0] * scale);
       svg.setAttribute("height", natural[1] * scale);
     };
+    const steps = {
+      in: () => scale * 1.25,
+      out: () => scale / 1.25,
+      one: () => 1,
+      fit: () => (box.clientWidth - 4) / natural[0],
+    };
     for (const button of document.querySelectorAll(`[data-zoom="${side.letter}"]`)) {
-      const steps = {
-        in: () => scale * 1.25,
-        out: () => scale / 1.25,
-        one: () => 1,
-        fit: () => (box.clientWidth - 4) / natural[0],
-      };
       button.addEventListener("click", () => show(steps[button.dataset.by]()));
     }
+    const fit = steps.fit();
+    if (fit > 0.65) show(Math.min(1, fit));
     const chooser = document.querySelector(`[data-groups="${side.letter}"]`);
     if (chooser) chooser.addEventListener("change", () => colourGroups(side, svg, chooser.value));
     // a rank that is pointed at shows the ranks of its group

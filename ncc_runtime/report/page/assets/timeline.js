@@ -42,7 +42,7 @@ async function startTimeline() {
   view.time = view.until = Math.max(1, ...index.sides.map((side) => side.time));
   timelineChart = echarts.init(canvas, null, { renderer: "canvas" });
   const input = document.getElementById("timeline-ranks");
-  input.value = ranksText(index.sides[0].firstRanks);
+  input.value = ranksText(index.sides[0].firstRanks.slice(0, index.sides.length > 1 ? 2 : 4));
   input.addEventListener("change", () => layout());
   for (const box of document.querySelectorAll("#timeline-controls input[type=checkbox]")) {
     box.addEventListener("change", () => layout());
@@ -101,7 +101,10 @@ function timelineOption() {
         borderColor: colour("edge"), fillerColor: colour("bar") + "99", backgroundColor: colour("panel"),
       },
     ],
-    series: [{ type: "custom", renderItem: drawTracks, data: [[0, 0]], clip: true, silent: true, coordinateSystem: "cartesian2d" }],
+    series: [
+      { type: "custom", renderItem: drawTracks, data: [[0, 0]], clip: true, silent: true, coordinateSystem: "cartesian2d" },
+      { type: "custom", renderItem: drawLabels, data: [[0, 0]], clip: false, silent: true, coordinateSystem: "cartesian2d" },
+    ],
   };
 }
 
@@ -114,24 +117,23 @@ async function layout() {
   input.setAttribute("aria-invalid", wanted === null ? "true" : "false");
   const ranks = new Set(wanted || []);
   const rows = [];
-  for (const side of index.sides) {
-    const own = [];
+  for (const [at, side] of index.sides.entries()) {
     side.tracks.forEach(([rank, queue], number) => {
       const kind = side.queues[queue].kind;
       if (kinds.has(kind) && (rank < 0 || ranks.has(rank))) {
-        own.push({ side, kind, rank, number, height: kind === "dma" ? RING : ROW, track: null, label: side.queues[queue].name });
+        rows.push({ at, side, kind, rank, number, height: kind === "dma" ? RING : ROW, track: null, label: side.queues[queue].name });
       }
     });
-    own.sort((a, b) => (a.rank < 0) - (b.rank < 0) ? (b.rank < 0) - (a.rank < 0) : a.rank - b.rank || KINDS[a.kind] - KINDS[b.kind] || a.number - b.number);
-    if (kinds.has("link")) {
-      for (const link of side.links) own.push({ side, kind: "link", rank: -2, link, height: LINK, track: null, label: link.name });
+    for (const [number, link] of kinds.has("link") ? side.links.entries() : []) {
+      rows.push({ at, side, kind: "link", rank: Infinity, number, link, height: LINK, track: null, label: link.name });
     }
-    rows.push(...own);
   }
+  // what has no rank first, then rank by rank, of two runs beside each other, links last
+  rows.sort((a, b) => a.rank - b.rank || (a.rank < 0 ? KINDS[a.kind] - KINDS[b.kind] : 0) || a.at - b.at || KINDS[a.kind] - KINDS[b.kind] || a.number - b.number);
   let top = 0;
   let group = null;
   for (const row of rows) {
-    const own = row.rank < 0 ? "" : `${row.side.letter}${row.rank}`;
+    const own = row.rank < 0 || row.rank === Infinity ? "" : `${row.side.letter}${row.rank}`;
     row.opens = own !== "" && own !== group;
     group = own;
     row.top = top + (row.opens ? 6 : 0);
@@ -181,7 +183,9 @@ let waiting = 0;
 function redraw() {
   cancelAnimationFrame(waiting);
   waiting = requestAnimationFrame(() => {
-    timelineChart.setOption({ series: [{ data: [[0, Math.random()]] }] });
+    // other data, as the same is not drawn again
+    const data = [[0, Math.random()]];
+    timelineChart.setOption({ series: [{ data }, { data }] });
     mark();
   });
 }
@@ -206,7 +210,6 @@ function drawTracks(params, api) {
   for (const row of view.rows) {
     const y = offset + row.top;
     if (y + row.height < plot.y || y > plot.y + plot.height) continue;
-    label(children, row, y, plot);
     put("rule|1", plot.x, y + row.height - 0.5, plot.width, 0.5);
     if (!row.track) continue;
     if (row.kind === "link") {
@@ -254,19 +257,27 @@ function blockColour(track, lane, first, last) {
   return colourOf(track, lane.events ? lane.events[longest] : longest);
 }
 
-/** The name of a track, left of it; of the first one of a rank also the rank. */
-function label(children, row, y, plot) {
-  const side = index.sides.length > 1 ? `${row.side.letter} ` : "";
-  const rank = row.rank < 0 ? side : row.opens ? `${side}rank ${row.rank}` : "";
-  const middle = y + row.height / 2;
-  if (middle < plot.y || middle > plot.y + plot.height) return;
-  const style = { x: 6, y: middle, verticalAlign: "middle", fontSize: 12, fill: colour("ink"), text: rank, fontWeight: "bold" };
-  const isChosen = view.chosen && view.chosen.row === row;
-  if (rank) children.push({ type: "text", silent: true, style });
-  children.push({
-    type: "text", silent: true,
-    style: { ...style, x: LABELS - 8, align: "right", text: row.label, width: LABELS - (rank ? 76 : 16), overflow: "truncate", fontWeight: isChosen ? "bold" : "normal", fill: colour(isChosen ? "link" : "ink") },
-  });
+/** The names of tracks, left of them; of the first one of a rank also the rank. */
+function drawLabels(params) {
+  const plot = params.coordSys;
+  const children = [];
+  for (const row of view.rows) {
+    const middle = plot.y - scrolled() + row.top + row.height / 2;
+    if (middle < plot.y + 4 || middle > plot.y + plot.height - 4) continue;
+    const side = index.sides.length > 1 ? `${row.side.letter} ` : "";
+    const rank = row.rank < 0 || row.rank === Infinity ? side : row.opens ? `${side}rank ${row.rank}` : "";
+    const isChosen = view.chosen && view.chosen.row === row;
+    const style = { y: middle, verticalAlign: "middle", fontSize: 12, fill: colour("ink") };
+    if (rank) children.push({ type: "text", silent: true, style: { ...style, x: 6, text: rank, fontWeight: "bold" } });
+    children.push({
+      type: "text", silent: true,
+      style: {
+        ...style, x: LABELS - 8, align: "right", text: row.label, width: LABELS - (rank ? 80 : 16), overflow: "truncate",
+        fontWeight: isChosen ? "bold" : "normal", fill: colour(isChosen ? "link" : "ink"),
+      },
+    });
+  }
+  return { type: "group", children };
 }
 
 /** What a link carries, its mean in each pixel, as high as its share of the full rate. */
