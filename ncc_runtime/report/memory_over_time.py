@@ -45,7 +45,7 @@ class MemoryOverTime:
 
     rank: int
     time_ps: np.ndarray  # (n,) int64, ascending, from 0
-    temporaries: np.ndarray  # (n,) int64, bytes
+    temporaries: np.ndarray  # (n,) int64, bytes that no output takes
     outputs: np.ndarray  # (n,) int64, without those in the memory of parameters
     lasting: int  # parameters and constants
     buffers: tuple[LiveBuffer, ...]
@@ -85,8 +85,10 @@ def memory_over_time(trace: Trace, rank: int) -> MemoryOverTime:
     is_temporary = np.array([kind is BufferKind.INTERNAL for kind in kinds])
     times = np.unique(np.concatenate(([0], lives.start_ps, lives.end_ps)))
     times = times[times < max(until_ps, 1)]
-    series = [_covered(lives, some, address, size, times) for some in (is_temporary, is_output)]
-    peak_ps = int(times[np.argmax(series[0] + series[1])])
+    # an instruction may write an output in the place of a temporary that it reads: once, not twice
+    together = _covered(lives, is_temporary | is_output, address, size, times)
+    outputs = _covered(lives, is_output, address, size, times)
+    peak_ps = int(times[np.argmax(together)])
     lines = lines_of_buffers(program)
     names = {
         program.tensors[tensor].buffer: program.parameter(number).name
@@ -115,8 +117,8 @@ def memory_over_time(trace: Trace, rank: int) -> MemoryOverTime:
     return MemoryOverTime(
         rank=rank,
         time_ps=times,
-        temporaries=series[0],
-        outputs=series[1],
+        temporaries=together - outputs,
+        outputs=outputs,
         lasting=sum(
             program.buffers[number].size_bytes for number in stage.buffers if kinds[number] in kept
         ),

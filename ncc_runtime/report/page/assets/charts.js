@@ -68,7 +68,8 @@ function startCharts() {
         show: true, color: colour("label"),
         formatter: ({ value, dataIndex }) => {
           const share = `${Math.round((100 * value) / sides[dataIndex].time)}%`;
-          return value / longest > 0.12 ? `${part} ${share}` : value / longest > 0.04 ? share : "";
+          const room = (value / longest) * document.getElementById("chart-time").clientWidth;
+          return room > 110 ? `${part} ${share}` : room > 40 ? share : "";
         },
       },
     })),

@@ -25,16 +25,12 @@ function startTheme() {
     toColours();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", toColours);
-  // paper is white, and what is folded away is printed, too
-  let folded = [];
+  // paper is white
   addEventListener("beforeprint", () => {
-    folded = [...document.querySelectorAll("main details:not([open])")];
-    folded.forEach((each) => (each.open = true));
     root.dataset.theme = "light";
     toColours();
   });
   addEventListener("afterprint", () => {
-    folded.forEach((each) => (each.open = false));
     root.dataset.theme = choice.value;
     toColours();
   });

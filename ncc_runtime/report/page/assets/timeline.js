@@ -4,7 +4,7 @@
 const ROW = 22; // pixels of a track
 const RING = 40; // of a DMA ring, whose transfers overlap
 const LINK = 30;
-const LABELS = 190; // left of the tracks
+const labelsWidth = () => (innerWidth < 700 ? 118 : 190); // left of the tracks
 const FOOT = 64; // for the axis and the slider
 const MOST_TEXTS = 140; // in the bars, at a time
 const MOST_LISTED = 200; // rows of the table of events
@@ -68,6 +68,7 @@ async function startTimeline() {
   canvas.addEventListener("keydown", pressed);
   new ResizeObserver(() => {
     timelineChart.resize();
+    timelineChart.setOption({ grid: { left: labelsWidth() } });
     redraw();
   }).observe(scroll);
   themed.push(() => {
@@ -86,7 +87,7 @@ function timelineOption() {
   return {
     ...common(),
     aria: { enabled: false }, // the page says itself what is chosen
-    grid: { left: LABELS, right: 14, top: 4, bottom: FOOT },
+    grid: { left: labelsWidth(), right: 14, top: 4, bottom: FOOT },
     xAxis: axis({
       type: "value", min: 0, max: view.time, splitNumber: 8,
       axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, (view.until - view.from) / 200) },
@@ -272,7 +273,7 @@ function drawLabels(params) {
     children.push({
       type: "text", silent: true,
       style: {
-        ...style, x: LABELS - 8, align: "right", text: row.label, width: LABELS - (rank ? 80 : 16), overflow: "truncate",
+        ...style, x: plot.x - 8, align: "right", text: row.label, width: plot.x - (rank ? 14 + 7 * rank.length : 16), overflow: "truncate",
         fontWeight: isChosen ? "bold" : "normal", fill: colour(isChosen ? "link" : "ink"),
       },
     });
@@ -438,7 +439,7 @@ function firstIn(row, time) {
 async function toCause(track, at) {
   const cause = await causeOf(track, at);
   if (!cause) {
-    document.getElementById("timeline-said").textContent = "It waited for no other event.";
+    document.getElementById("timeline-said").textContent = "No event is known that it waited for.";
     return;
   }
   await goTo(cause.track, cause.at);
