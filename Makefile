@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+BROWSER_STAMP := $(VENV)/.installed-browser
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch test-browser conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,11 +40,11 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not browser"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not browser" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
@@ -74,6 +75,15 @@ $(TORCH_STAMP): pyproject.toml
 
 test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
 	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,browser]'
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } \
+	  || { echo 'error: test-browser needs chromium: apt-get install chromium' >&2; exit 1; }
+	@touch $@
+
+test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs it (as root) and the extra `browser`
+	$(BIN)/python -m pytest -q -m browser tests/browser
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

@@ -21,7 +21,6 @@ from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
 if TYPE_CHECKING:
-    from ncc_runtime.report.page.page import Page
     from ncc_runtime.report.rates import PerStep, Rates
     from ncc_runtime.report.timeline.marks import Mark
 
@@ -184,7 +183,7 @@ class Run:
         against: "Run | None" = None,
         ranks: Sequence[int] | None = None,
         per_step: "str | int | PerStep | None" = None,
-    ) -> "Page":
+    ) -> None:
         """Write a page that opens from disk in any browser, `.html`: what `nccrt report` writes.
 
         `against` is a run of the same program elsewhere, which is shown beside it. `ranks` are
@@ -194,7 +193,7 @@ class Run:
         from ncc_runtime.report.page.page import write_page
         from ncc_runtime.report.rates import per_step_of
 
-        return write_page(path, self, against, ranks, per_step_of(per_step))
+        write_page(path, self, against, ranks, per_step_of(per_step))
 
     @property
     def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":

@@ -22,7 +22,7 @@ from ncc_runtime.report import diff as diff_report
 from ncc_runtime.report.page import drawing_library, sections
 from ncc_runtime.report.page.columns import ColumnStore, columns_json, packed
 from ncc_runtime.report.page.events import TRACK_COLUMNS, Events, Words
-from ncc_runtime.report.page.side import Side
+from ncc_runtime.report.page.run_side import RunSide
 from ncc_runtime.report.rates import PerStep
 from ncc_runtime.report.run import Run
 from ncc_runtime.report.topology.canvas import DARK, LIGHT, colours
@@ -50,7 +50,7 @@ class Page:
     """The file, and what is told of it."""
 
     html: str
-    sides: tuple[Side, ...]
+    sides: tuple[RunSide, ...]
     events: tuple[Events, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def page_of(
     """The page of a run as text."""
     library = library_text()
     runs = [run] if against is None else [run, against]
-    sides = tuple(Side(letter, each, per_step) for letter, each in zip("ab", runs, strict=False))
+    sides = tuple(RunSide(letter, each, per_step) for letter, each in zip("ab", runs, strict=False))
     for each in sides:
         for rank in ranks or ():
             if not 0 <= rank < each.executable.representatives:
@@ -130,7 +130,7 @@ def page_of(
 
 
 def _document(
-    sides: Sequence[Side], events: Sequence[Events], chunks: dict[str, str], library: str
+    sides: Sequence[RunSide], events: Sequence[Events], chunks: dict[str, str], library: str
 ) -> str:
     """The whole file. Chunks are base64, which no name of a program can break out of."""
     side = sides[0]

@@ -15,7 +15,7 @@ from ncc_runtime.report.collective_table import EqualCollectives
 from ncc_runtime.report.collectives import REMOTE
 from ncc_runtime.report.diff import Diff, why_nothing
 from ncc_runtime.report.page.events import Events
-from ncc_runtime.report.page.side import Side
+from ncc_runtime.report.page.run_side import RunSide
 from ncc_runtime.report.page.tables import TableCell, TableColumn, TableRow, number, table
 from ncc_runtime.report.run import choice_text, is_proved
 from ncc_runtime.topology.routes import Transport
@@ -70,12 +70,12 @@ def paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>{escape(text)}</p>"
 
 
-def of_side(sides: Sequence[Side], side: Side) -> str:
+def of_side(sides: Sequence[RunSide], side: RunSide) -> str:
     """The end of a heading where there are two runs."""
     return f" ({side.letter})" if len(sides) > 1 else ""
 
 
-def summary(sides: Sequence[Side]) -> str:
+def summary(sides: Sequence[RunSide]) -> str:
     """Is it bound by communication, where, why, and what could be changed."""
     side = sides[0]
     parts = [f'<p class="verdict">{escape(side.verdict)}{escape(_best(side))}</p>', _figures(side)]
@@ -100,7 +100,7 @@ def summary(sides: Sequence[Side]) -> str:
     return section("summary", "Summary", *parts)
 
 
-def _best(side: Side) -> str:
+def _best(side: RunSide) -> str:
     """What was tried and takes less time, in a sentence."""
     best = min(side.run.alternatives, key=lambda other: other.time_us, default=None)
     if best is None or best.time_us >= side.time_us:
@@ -109,7 +109,7 @@ def _best(side: Side) -> str:
     return f" With {best.words} it would take {time_text(best.time_us)}, {less:.0%} less."
 
 
-def _figures(side: Side) -> str:
+def _figures(side: RunSide) -> str:
     """The few numbers that everybody asks for."""
     figures = [("predicted time" if side.is_complete else "performed", time_text(side.time_us))]
     if side.run.healthy_us is not None:
@@ -147,12 +147,12 @@ PARTS = (
 )
 
 
-def _parts_of(side: Side) -> list[float]:
+def _parts_of(side: RunSide) -> list[float]:
     parts = side.breakdown
     return [parts.compute_us, parts.hidden_us, parts.exposed_us, parts.idle_us]
 
 
-def _time_words(sides: Sequence[Side]) -> str:
+def _time_words(sides: Sequence[RunSide]) -> str:
     words = []
     for side in sides:
         shares = [
@@ -163,7 +163,7 @@ def _time_words(sides: Sequence[Side]) -> str:
     return "; ".join(words)
 
 
-def _breakdown_table(sides: Sequence[Side]) -> str:
+def _breakdown_table(sides: Sequence[RunSide]) -> str:
     columns = [TableColumn("part", is_sorted=False), TableColumn("meaning", is_sorted=False)]
     for side in sides:
         columns += [
@@ -183,7 +183,7 @@ def _breakdown_table(sides: Sequence[Side]) -> str:
     return table("table-time", "The time of a rank on average", columns, [rows])
 
 
-def _where(side: Side) -> str:
+def _where(side: RunSide) -> str:
     """The collectives that cost most, equal ones together."""
     rows = side.most_exposed()
     if not rows:
@@ -220,14 +220,14 @@ def _many(each: EqualCollectives) -> str:
     return f"{len(each.rows)} x" if len(each.rows) > 1 else f"p{each.first.id}"
 
 
-def _reached(side: Side, each: EqualCollectives) -> TableCell:
+def _reached(side: RunSide, each: EqualCollectives) -> TableCell:
     bound, time = side.bound_us(each.rows), each.time_us
     if not time:
         return TableCell("-", -1.0)
     return TableCell(f"{bound / time:.0%}", bound / time)
 
 
-def _why(side: Side) -> str:
+def _why(side: RunSide) -> str:
     """What the chain of events that the run's time is made of consists of."""
     path = side.performance.path
     if not path.steps:
@@ -267,11 +267,11 @@ def _why(side: Side) -> str:
     return table("table-why", "The critical path by kind", columns, [rows]) + f"<ul>{points}</ul>"
 
 
-def _op(side: Side, placeholder: int) -> str:
+def _op(side: RunSide, placeholder: int) -> str:
     return side.executable.program.placeholders[placeholder].op.value
 
 
-def _changes(side: Side) -> str:
+def _changes(side: RunSide) -> str:
     """What was tried, then what is lost at most."""
     parts = []
     if side.run.alternatives:
@@ -303,7 +303,7 @@ def _changes(side: Side) -> str:
     return "".join(parts)
 
 
-def comparison(sides: Sequence[Side], diff: Diff) -> str:
+def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
     """Two runs side by side, and what changed."""
     parts = []
     columns = [TableColumn("", is_sorted=False)]
@@ -349,7 +349,7 @@ def comparison(sides: Sequence[Side], diff: Diff) -> str:
     return section("comparison", "Compared", *parts)
 
 
-def _place(side: Side) -> str:
+def _place(side: RunSide) -> str:
     executable = side.executable
     choice = choice_text(executable.policy, executable.is_deterministic)
     return f"{executable.placement.where}; {choice}"
@@ -400,7 +400,7 @@ def _busiest(link: tuple[str, int]) -> TableCell:
     return TableCell(f"{name}, {size_text(size)}" if size else "-", float(size))
 
 
-def timeline(sides: Sequence[Side], stored: Sequence[Events]) -> str:
+def timeline(sides: Sequence[RunSide], stored: Sequence[Events]) -> str:
     """The timeline's place, its controls, and what it shows as tables."""
     kinds = (
         ("collective", "collectives", True),
@@ -464,7 +464,7 @@ def _thinned(events: Events) -> str:
     )
 
 
-def _steps(sides: Sequence[Side], side: Side) -> str:
+def _steps(sides: Sequence[RunSide], side: RunSide) -> str:
     """The longest steps of the critical path."""
     path = side.performance.path
     shown = path.longest(MOST_STEPS)
@@ -499,7 +499,7 @@ def _steps(sides: Sequence[Side], side: Side) -> str:
     return table(f"table-path-{side.letter}", caption, columns, [rows])
 
 
-def collectives(sides: Sequence[Side]) -> str:
+def collectives(sides: Sequence[RunSide]) -> str:
     """A table for each run: equal ones together, and each."""
     parts = []
     for side in sides:
@@ -523,7 +523,7 @@ def collectives(sides: Sequence[Side]) -> str:
     return section("collectives", "Collectives", paragraph(about, "small"), *parts)
 
 
-def _collective_table(sides: Sequence[Side], side: Side) -> str:
+def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
     alike = side.equal_collectives
     each = [EqualCollectives((row,)) for row in side.collectives]
     transports = [kind for kind in REMOTE if any(group.sent_bytes(kind) for group in alike)]
@@ -584,7 +584,7 @@ def _collective_table(sides: Sequence[Side], side: Side) -> str:
     return table(name, caption, columns, [rows(alike), rows(each)])
 
 
-def overlap(sides: Sequence[Side]) -> str:
+def overlap(sides: Sequence[RunSide]) -> str:
     """Compute beside collectives, rank by rank."""
     parts = []
     for side in sides:
@@ -618,7 +618,7 @@ def overlap(sides: Sequence[Side]) -> str:
     return section("overlap", "Overlap", *parts)
 
 
-def machine(sides: Sequence[Side]) -> str:
+def machine(sides: Sequence[RunSide]) -> str:
     """The picture with traffic, groups and faults, and links as a table."""
     pictures = []
     for side in sides:
@@ -636,7 +636,7 @@ def machine(sides: Sequence[Side]) -> str:
     )
 
 
-def _machine_controls(side: Side) -> str:
+def _machine_controls(side: RunSide) -> str:
     options = "".join(
         f'<option value="{at}">{escape(each.name)}</option>'
         for at, each in enumerate(side.divisions)
@@ -659,7 +659,7 @@ def _machine_controls(side: Side) -> str:
     )
 
 
-def _link_table(sides: Sequence[Side], side: Side) -> str:
+def _link_table(sides: Sequence[RunSide], side: RunSide) -> str:
     loads = sorted(side.loads.items(), key=lambda pair: (-pair[1].share, pair[0]))
     if not loads:
         return paragraph(f"Nothing passes a link or adapter{of_side(sides, side)}.")
@@ -692,7 +692,7 @@ def _link_table(sides: Sequence[Side], side: Side) -> str:
     return details(caption, table(f"table-links-{side.letter}", caption, columns, [rows]))
 
 
-def memory(sides: Sequence[Side]) -> str:
+def memory(sides: Sequence[RunSide]) -> str:
     """What is live over time, and the largest buffers."""
     parts = []
     for side in sides:
@@ -744,7 +744,7 @@ def memory(sides: Sequence[Side]) -> str:
     return section("memory", "Memory", *parts)
 
 
-def proofs(sides: Sequence[Side]) -> str:
+def proofs(sides: Sequence[RunSide]) -> str:
     """What was proved before the run."""
     parts = []
     for side in sides:

@@ -368,9 +368,8 @@ def test_python_writes_the_same_page(tmp_path: Path, mlp: Run, text: str) -> Non
     run = loaded(MLP).report(tmp_path / "a.html")
     assert (tmp_path / "a.html").read_text() == text
     assert run.time_us == mlp.time_us
-    made = run.write_report(tmp_path / "b.html", per_step="8192 tokens")
+    run.write_report(tmp_path / "b.html", per_step="8192 tokens")
     assert "tokens a second" in (tmp_path / "b.html").read_text()
-    assert made.as_dict()["time_us"] == mlp.time_us
 
 
 def test_a_large_page_stays_below_ten_megabytes() -> None:

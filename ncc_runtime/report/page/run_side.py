@@ -39,7 +39,7 @@ MOST_DIVISIONS = 8
 
 
 @attrs.frozen(eq=False)
-class Side:
+class RunSide:
     """A run, and what is read off it; each part is computed when it is first read."""
 
     letter: str  # `a`, and `b` of what it is compared with
