@@ -306,7 +306,7 @@ def _changes(side: RunSide) -> str:
 def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
     """Two runs side by side, and what changed."""
     parts = []
-    columns = [TableColumn("", is_sorted=False)]
+    columns = [TableColumn("figure", is_sorted=False)]
     columns += [TableColumn(side.letter, is_sorted=False) for side in sides]
     columns.append(TableColumn("change", is_sorted=False))
     a, b = sides
@@ -579,7 +579,7 @@ def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
                 TableCell("", html=button),
             ]
 
-    caption = f"Collectives{of_side(sides, side)}"
+    caption = f"Table of collectives{of_side(sides, side)}"
     name = f"table-collectives-{side.letter}"
     return table(name, caption, columns, [rows(alike), rows(each)])
 
@@ -762,7 +762,7 @@ def proofs(sides: Sequence[RunSide]) -> str:
             [proof.name, proof.verdict, proof.presumed, proof.size, "; ".join(proof.conditions)]
             for proof in side.run.proofs
         ]
-        caption = f"Proofs{of_side(sides, side)}, of every order of execution"
+        caption = f"What is proved{of_side(sides, side)}, for every order of execution"
         parts.append(table(f"table-proofs-{side.letter}", caption, columns, [rows]))
         breaches = "\n".join(text for proof in side.run.proofs for text in proof.texts)
         parts.append(f"<pre>{escape(breaches)}</pre>" if breaches else "")

@@ -91,7 +91,7 @@ def _style() -> str:
         f"text {{ font: 12px sans-serif; fill: {colour('ink')} }}",
         "text.title { font-weight: bold }",
         f"text.small {{ font-size: 11px; fill: {colour('faint')} }}",
-        "text.rank { font-size: 11px; text-anchor: middle }",
+        "text.rank { font-size: 11px; text-anchor: middle; pointer-events: none }",
         "text.load { font-size: 11px }",
         f"text.bad {{ font-size: 11px; fill: {colour('bad')}; font-weight: bold }}",
         "text.middle { text-anchor: middle }",
