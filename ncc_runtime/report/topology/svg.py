@@ -151,9 +151,12 @@ class _Drawing:
         """Room for the name and, if ranks are placed, a slot for each core."""
         if not self.has_ranks:
             return 48.0, 22.0
+        levels = self.topology.levels
+        # out of the corners of a chip of three dimensions go stubs with names and loads
+        least = 100.0 if self.has_loads and levels and len(levels[0].dims) > 2 else 48.0
         cores = self.topology.ranks_per_chip
         columns, (width, height) = min(cores, 4), self.slot
-        return max(48.0, columns * (width + GAP) + 6), 22 + -(-cores // columns) * (height + GAP)
+        return max(least, columns * (width + GAP) + 6), 22 + -(-cores // columns) * (height + GAP)
 
     def instances(self, y: float) -> tuple[float, float]:
         """Draw the instances from a height on, and what joins them; how far they reach."""

@@ -13,10 +13,12 @@ function loadTrack(side, number) {
   return loaded.get(key);
 }
 
+const DRAWN = ["row", "gap", "duration", "reason", "lane", "merged"]; // columns of what is drawn
+
 async function decodeTrack(side, number) {
-  const [rank, queue, count, ...columns] = side.tracks[number];
+  const [rank, queue, count] = side.tracks[number];
   const track = { side, rank, queue, count, number };
-  for (const [at, name] of index.trackColumns.entries()) track[name] = await column(columns[at]);
+  await Promise.all(DRAWN.map((name) => need(track, name)));
   const start = new Float64Array(count);
   const end = new Float64Array(count);
   const busy = new Float64Array(count + 1); // time that events take, added up
@@ -34,6 +36,15 @@ async function decodeTrack(side, number) {
     track.lanes = Array.from({ length: lanes }, (_, lane) => laneOf(track, lane));
   }
   return track;
+}
+
+/** A column of a track, decoded when it is first needed; null where the track has none. */
+async function need(track, name) {
+  if (track[name] === undefined) {
+    const numbers = track.side.tracks[track.number].slice(3);
+    track[name] = await column(numbers[index.trackColumns.indexOf(name)]);
+  }
+  return track[name];
 }
 
 function laneOf(track, lane) {
@@ -153,15 +164,17 @@ async function eventWords(track, at) {
     if (word(queue.late[row])) lines.push(`waited for: ${word(queue.late[row])}`);
     return lines;
   }
-  if (track.peer && track.peer[at] >= 0) {
-    const route = track.side.routes[`${track.rank}>${track.peer[at]}`];
+  const peer = await need(track, "peer");
+  if (peer && peer[at] >= 0) {
+    const route = track.side.routes[`${track.rank}>${peer[at]}`];
     const over = route === undefined ? "" : ` over ${word(route)}`;
-    lines.push(`${sizeText(track.bytes[at])} to rank ${track.peer[at]}${over}`);
+    lines.push(`${sizeText((await need(track, "bytes"))[at])} to rank ${peer[at]}${over}`);
   }
   if (track.reason) {
     const reason = track.reason[at] % ON_PATH;
     if (row >= 0) lines.push(await causeWords(track, at, reason));
-    if (track.slowed && track.slowed[at]) lines.push(`${usText(track.slowed[at])} longer than alone: others shared what it uses`);
+    const slowed = await need(track, "slowed");
+    if (slowed && slowed[at]) lines.push(`${usText(slowed[at])} longer than alone: others shared what it uses`);
     if (track.reason[at] >= ON_PATH) lines.push("on the critical path");
   }
   return lines;
@@ -169,11 +182,13 @@ async function eventWords(track, at) {
 
 /** The event that another one waited for: its track and place; null if it is not in the page. */
 async function causeOf(track, at) {
-  if (!track.cause_index || track.cause_index[at] < 0) return null;
-  const rank = track.rank + track.cause_rank[at];
-  const number = trackNumber(track.side, rank, track.queue + track.cause_queue[at]);
+  const places = await need(track, "cause_index");
+  if (!places || places[at] < 0) return null;
+  const rank = track.rank + (await need(track, "cause_rank"))[at];
+  const queue = track.queue + (await need(track, "cause_queue"))[at];
+  const number = trackNumber(track.side, rank, queue);
   if (number === undefined) return null;
-  return { track: await loadTrack(track.side, number), at: track.cause_index[at] };
+  return { track: await loadTrack(track.side, number), at: places[at] };
 }
 
 async function causeWords(track, at, reason) {
