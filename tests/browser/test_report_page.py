@@ -6,9 +6,7 @@ answers it is drawn. `make test-browser` installs what this needs.
 
 import functools
 import itertools
-import shutil
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_runtime.report.page import drawing_library
+from tests.browser.driving import Opened, Page, driven, hover_ms, show_everything, zoom_ms
 
 pytestmark = pytest.mark.browser
 
@@ -33,14 +32,6 @@ AXE = (
     "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg"
     "2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
 )
-
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
-
-Page = Any
-"""Playwright's, which has no types here."""
 
 
 @functools.cache
@@ -66,31 +57,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    binary = shutil.which("chromium")
-    assert binary is not None, "make test-browser installs chromium"
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=binary, args=list(FLAGS))
+    with driven() as started:
         yield started
-        started.close()
-
-
-class Opened:
-    """A page that is drawn; what its console said, and what it asked for."""
-
-    def __init__(self, browser: Any, path: Path, **settings: Any) -> None:
-        settings = {"viewport": {"width": 1400, "height": 900}, **settings}
-        self.page = browser.new_page(**settings)
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        started = time.perf_counter()
-        self.page.goto(path.as_uri())
-        self.page.wait_for_function("document.documentElement.dataset.ready === 'yes'")
-        self.seconds = time.perf_counter() - started
 
 
 @pytest.fixture
@@ -120,47 +88,12 @@ def test_the_report_of_a_large_model_opens_quickly(browser: Any, pages: dict[str
     assert statistics.median(seconds) <= OPEN_S
 
 
-ANSWERED = """kind => new Promise(done => {
-  addEventListener(kind, () => {
-    const began = performance.now();
-    requestAnimationFrame(() => {
-      const after = new MessageChannel(); // behind the frame that was drawn
-      after.port1.onmessage = () => done(performance.now() - began);
-      after.port2.postMessage(0);
-    });
-  }, { capture: true, once: true });
-})"""
-
-
-def answer_ms(page: Page, kind: str, act: Callable[[], None]) -> float:
-    """From an input until the frame after it is drawn."""
-    page.evaluate(f"kind => {{ window.answered = ({ANSWERED})(kind); }}", kind)
-    act()
-    return float(page.evaluate("() => window.answered"))
-
-
 @pytest.mark.parametrize("shown", ["first", "all"])
 def test_zoom_and_hover_answer_at_once(opened: Callable[..., Page], shown: str) -> None:
     page = opened("large")
-    if shown == "all":  # 800,000 events
-        page.fill("#timeline-ranks", "all")
-        page.keyboard.press("Tab")
-        for kind in ("cc", "dma", "link"):
-            page.check(f"#timeline-controls input[value={kind}]")
-        page.wait_for_timeout(4000)
-    canvas = page.locator("#timeline-canvas")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + 90
-    page.mouse.move(x, y)
-    page.keyboard.down("Control")
-    turns = [-120] * 14 + [120] * 14
-    zoom = [answer_ms(page, "wheel", lambda: page.mouse.wheel(0, turn)) for turn in turns]  # noqa: B023
-    page.keyboard.up("Control")
-    hover = [
-        answer_ms(page, "mousemove", lambda: page.mouse.move(x - 300 + 20 * at, y + 3 * (at % 7)))  # noqa: B023
-        for at in range(28)
-    ]
+    if shown == "all":
+        show_everything(page)  # 800,000 events
+    zoom, hover = zoom_ms(page), hover_ms(page)
     print(f"{shown}: zoom {statistics.median(zoom):.0f} ms, at most {max(zoom):.0f}; ", end="")
     print(f"hover {statistics.median(hover):.0f} ms, at most {max(hover):.0f}")
     assert statistics.median(zoom) <= ANSWER_MS
