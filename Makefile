@@ -9,7 +9,7 @@ TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch test-browser conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch test-browser conformance golden reference man pictures clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -84,6 +84,9 @@ $(BROWSER_STAMP): $(STAMP)
 
 test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs it (as root) and the extra `browser`
 	$(BIN)/python -m pytest -q -m browser tests/browser
+
+pictures: $(BROWSER_STAMP) ## docs/images/report*.png, as chromium shows a report
+	$(BIN)/python -m tools.report_picture
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

@@ -185,7 +185,9 @@ class RunSide:
             "routes": events.routes,
             "links": link_rates(self.trace, store, links),
             "linkChunk": links,
-            "collectives": [[row.id, row.op] for row in self.collectives],
+            "collectives": [
+                [row.id, row.op, row.algorithm, row.bytes, row.line] for row in self.collectives
+            ],
             "compute": by_rank.compute_ps.tolist(),
             "collective": by_rank.collective_ps.tolist(),
             "exposed": by_rank.exposed_ps.tolist(),

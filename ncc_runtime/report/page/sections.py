@@ -190,7 +190,7 @@ def _where(side: RunSide) -> str:
         return paragraph("No collective takes time that engines do not cover with work.")
     columns = [
         TableColumn("collectives", is_sorted=False),
-        TableColumn("exposed us", is_number=True, is_sorted=False),
+        TableColumn("exposed", is_number=True, is_sorted=False),
         TableColumn("of the run", is_number=True, is_sorted=False),
         TableColumn("reached", is_number=True, is_sorted=False),
     ]
@@ -202,7 +202,7 @@ def _where(side: RunSide) -> str:
             [
                 f"{_many(each)} {each.first.op} by {each.first.algorithm}"
                 f"{', ' * bool(each.lines)}{''.join(each.lines[:1])}",
-                number(exposed, share=share),
+                TableCell(time_text(exposed), exposed, share),
                 f"{share:.1%}",
                 _reached(side, each),
             ]
@@ -239,12 +239,16 @@ def _why(side: RunSide) -> str:
         name = {"collective": op, "engine": engine, "cc": "CC-cores", "launch": "launch"}[step.kind]
         kinds[name] = kinds.get(name, 0.0) + step.time_ps / 1e6
     rows: list[TableRow] = [
-        [name, number(spent, share=spent / side.time_us), _share(spent, side.time_us)]
+        [
+            name,
+            TableCell(time_text(spent), spent, spent / side.time_us),
+            _share(spent, side.time_us),
+        ]
         for name, spent in sorted(kinds.items(), key=lambda pair: -pair[1])[:8]
     ]
     columns = [
         TableColumn("of the critical path", is_sorted=False),
-        TableColumn("us", is_number=True, is_sorted=False),
+        TableColumn("time", is_number=True, is_sorted=False),
         TableColumn("share", is_number=True, is_sorted=False),
     ]
     reasons = []
@@ -279,10 +283,12 @@ def _changes(side: RunSide) -> str:
         for other in sorted(side.run.alternatives, key=lambda each: each.time_us):
             gain = side.time_us - other.time_us
             change = "no change" if not gain else f"{-gain / side.time_us:+.1%}"
-            tried.append([other.words, number(other.time_us), TableCell(change, -gain)])
+            tried.append(
+                [other.words, TableCell(time_text(other.time_us)), TableCell(change, -gain)]
+            )
         columns = [
             TableColumn("tried: the same with", is_sorted=False),
-            TableColumn("time us", is_number=True, is_sorted=False),
+            TableColumn("time", is_number=True, is_sorted=False),
             TableColumn("change", is_number=True, is_sorted=False),
         ]
         parts.append(table("table-tried", "Timed beside this run", columns, [tried]))

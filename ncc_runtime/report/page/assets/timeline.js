@@ -294,7 +294,7 @@ function ratesShape(row, y, from, until, plot) {
     before = after;
     points.push(x, x + 1, base - Math.max(0, Math.min(1, mean)) * (row.height - 5));
   }
-  return { type: "ncc-steps", shape: { points, base }, style: { fill: colour("load2") }, silent: true };
+  return { type: "ncc-steps", shape: { points, base }, style: { fill: colour("both") }, silent: true };
 }
 
 /** The row and event at a place of the canvas. */
@@ -543,7 +543,7 @@ function legend() {
   const used = new Set(index.sides.flatMap((side) => side.collectives.map(([, op]) => op)));
   for (const op of used) entries.push(["op" + (index.ops.indexOf(op) % OP_COLOURS), op]);
   if (index.sides.some((side) => side.queues.some((queue) => queue.kind === "fault"))) entries.push(["bad", "a fault"]);
-  if (index.sides.some((side) => side.links.length)) entries.push(["load2", "share of a link's rate"]);
+  if (index.sides.some((side) => side.links.length)) entries.push(["both", "share of a link's rate"]);
   const made = entries.map(([name, words]) => {
     const entry = element("span");
     const key = element("span", "", "key");

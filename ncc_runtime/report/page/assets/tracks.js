@@ -147,8 +147,9 @@ function colourOf(track, at) {
 const OP_COLOURS = 8;
 
 function opColour(side, placeholder) {
-  if (!side.ops) side.ops = new Map(side.collectives);
-  return "op" + (index.ops.indexOf(side.ops.get(placeholder)) % OP_COLOURS);
+  if (!side.byId) side.byId = new Map(side.collectives.map((row) => [row[0], row]));
+  const row = side.byId.get(placeholder);
+  return row ? "op" + (index.ops.indexOf(row[1]) % OP_COLOURS) : "wait";
 }
 
 /** An event in words, line by line; texts of other ranks are fetched. */
@@ -158,6 +159,11 @@ async function eventWords(track, at) {
   const lines = [eventName(track, at)];
   if (row >= 0 && queue.lines.length && word(queue.lines[row])) lines.push(word(queue.lines[row]));
   lines.push(`${queueName(track)}: from ${usText(track.start[at])}, for ${usText(track.end[at] - track.start[at])}`);
+  const collective = track.side.collectives.find(([id]) => id === placeholderOf(track, at));
+  if (collective && queue.kind !== "engine") {
+    const [, op, algorithm, bytes, line] = collective;
+    lines.push([`${op} by ${algorithm}`, `${sizeText(bytes)} on a rank`, queue.kind === "path" ? "" : line].filter(Boolean).join(", "));
+  }
   if (queue.on && queue.late) {
     const ranks = word(queue.on[row]);
     if (ranks) lines.push(`ranks ${ranks}`);
