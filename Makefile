@@ -12,7 +12,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 .PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch test-browser conformance golden reference man pictures clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'

@@ -11,6 +11,7 @@ import ncc_runtime
 from tests.browser.driving import Opened, driven
 
 ROOT = Path(__file__).parents[1]
+IMAGES = ROOT / "docs" / "images"
 MODEL = ROOT / "tests" / "data" / "hlo" / "llama_4l_64ranks.hlo"
 
 
@@ -20,8 +21,8 @@ def main() -> None:
         path = Path(folder) / "report.html"
         ncc_runtime.load(ncc_compiler.compile_file(str(MODEL)), "trn2").report(path)
         page = Opened(browser, path, viewport={"width": 1280, "height": 800}).page
-        page.screenshot(path=ROOT / "docs" / "images" / "report.png")
-        page.locator("#timeline-scroll").screenshot(path=ROOT / "docs" / "images" / "report-timeline.png")
+        page.screenshot(path=IMAGES / "report.png")
+        page.locator("#timeline-scroll").screenshot(path=IMAGES / "report-timeline.png")
 
 
 if __name__ == "__main__":

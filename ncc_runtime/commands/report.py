@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -108,6 +107,7 @@ def report(
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report.page.page import SUFFIXES, library_text, write_page
     from ncc_runtime.report.run import facts
+    from ncc_runtime.report.timeline.write import mask_of_ranks
 
     if not output.endswith(SUFFIXES):
         raise click.BadParameter(f"{output!r} does not end in {', '.join(SUFFIXES)}")
@@ -132,6 +132,11 @@ def report(
         filled(compiled, side, where, times_only=times_only)
         for side, where in zip(sides, targets, strict=True)
     ]
+    try:
+        for model in models:
+            mask_of_ranks(model.executable, words["ranks"])
+    except InputError as error:
+        raise click.UsageError(f"--ranks: {error}") from error
     options = RunOptions(
         values=words["values"],
         threads=words["threads"],
@@ -151,31 +156,22 @@ def report(
     with inputs as given:
         runs = [model.run(given, seed=seed, options=options) for model in models]
     run, against = runs[0], runs[1] if len(runs) > 1 else None
-    try:
-        page = write_page(output, run, against, words["ranks"], words["per_step"])
-    except InputError as error:
-        if words["ranks"] is not None and "rank" in str(error):
-            raise click.UsageError(f"--ranks: {error}") from error
-        raise
-    size = Path(output).stat().st_size if Path(output).is_file() else len(page.html.encode())
+    page = write_page(output, run, against, words["ranks"], words["per_step"])
+    size = len(page.html.encode())
 
     def fields() -> dict[str, Any]:
-        other = None if against is None else facts(against.executable)
-        return {
-            **facts(run.executable),
-            "file": output,
-            "file_bytes": size,
-            **page.as_dict(),
-            "against": None
-            if against is None or other is None
-            else {**other, "time_us": against.time_us},
-        }
+        found = {**facts(run.executable), "file": output, "file_bytes": size, **page.as_dict()}
+        if against is None:
+            return {**found, "against": None}
+        return {**found, "against": {**facts(against.executable), "time_us": against.time_us}}
 
     def text() -> str:
-        side = page.sides[0]
-        lines = [f"{output}: {size / 1e6:.1f} MB, {page.as_dict()['events']:,} events"]
-        lines += [f"{each.letter}  {each.verdict}" for each in page.sides[:1]]
-        return "\n".join(lines if len(page.sides) > 1 else [lines[0], side.verdict])
+        events = sum(each.events for each in page.events)
+        letters = [f"{side.letter}: " if len(page.sides) > 1 else "" for side in page.sides]
+        verdicts = (
+            f"{letter}{side.verdict}" for letter, side in zip(letters, page.sides, strict=True)
+        )
+        return "\n".join([f"{output}: {size / 1e6:.1f} MB, {events:,} events", *verdicts])
 
     reply.give(fields=fields, text=text)
     reply.warn(notice for model in models for notice in model.warnings)
@@ -186,8 +182,8 @@ def report(
 
 def _elsewhere(place: PlaceWords, on: str) -> PlaceWords:
     """The same choices on another place, which may name others."""
-    choice = choice_of(on, None, place.deterministic, {})
-    policy = choice.policy if "policy" in on else place.policy
+    is_named = any(word.strip().startswith("policy=") for word in on.split(","))
+    choice = choice_of(on, None if is_named else place.policy.value, place.deterministic, {})
     algorithms, plans = plans_apart({**place.algorithms, **choice.algorithms}, place.plans)
     return attrs.evolve(
         place,
@@ -195,6 +191,6 @@ def _elsewhere(place: PlaceWords, on: str) -> PlaceWords:
         words={},
         algorithms=algorithms,
         plans=plans,
-        policy=policy,
+        policy=choice.policy,
         deterministic=choice.deterministic,
     )

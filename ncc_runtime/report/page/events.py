@@ -15,7 +15,6 @@ import numpy as np
 
 from ncc_runtime.execution.trace import NO_EVENT, Trace, works
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable
-from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.report.critical_path import CriticalPath
 from ncc_runtime.report.page.columns import ColumnStore
 from ncc_runtime.report.row_texts import placeholder_text, row_texts
@@ -298,7 +297,3 @@ def _routes(executable: Executable, tracks: Sequence[_Track], words: Words) -> d
             return {}
     describe = executable.routes.describe
     return {f"{a}>{b}": _word(words, describe(a, b)) for a, b in sorted(pairs)}
-
-
-OPS = tuple(op.value for op in CollectiveOp)
-"""The kinds of collectives, which have colours by their place."""

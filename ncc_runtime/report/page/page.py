@@ -25,6 +25,7 @@ from ncc_runtime.report.page.events import TRACK_COLUMNS, Events, Words
 from ncc_runtime.report.page.run_side import RunSide
 from ncc_runtime.report.rates import PerStep
 from ncc_runtime.report.run import Run
+from ncc_runtime.report.timeline.write import mask_of_ranks
 from ncc_runtime.report.topology.canvas import DARK, LIGHT, colours
 
 SUFFIXES = (".html", ".htm")
@@ -108,11 +109,8 @@ def page_of(
     library = library_text()
     runs = [run] if against is None else [run, against]
     sides = tuple(RunSide(letter, each, per_step) for letter, each in zip("ab", runs, strict=False))
-    for each in sides:
-        for rank in ranks or ():
-            if not 0 <= rank < each.executable.representatives:
-                count = each.executable.representatives
-                raise InputError(f"rank {rank} is not below the {count} ranks that are simulated")
+    for each in runs:
+        mask_of_ranks(each.executable, ranks)  # refuses those that are not there
     store, words = ColumnStore(), Words()
     stored = [side.stored(store, words, ranks) for side in sides]
     columns, chunks = store.packed()

@@ -38,6 +38,13 @@ MOST_DIVISIONS = 8
 """Ways to divide the ranks that can be chosen as colours."""
 
 
+def time_text(time_us: float) -> str:
+    """A time for people: `249.1 ms`."""
+    if abs(time_us) >= 1e7:
+        return f"{time_us / 1e6:,.2f} s"
+    return f"{time_us / 1000:,.1f} ms" if abs(time_us) >= 1e4 else f"{time_us:,.1f} us"
+
+
 @attrs.frozen(eq=False)
 class RunSide:
     """A run, and what is read off it; each part is computed when it is first read."""
@@ -84,10 +91,16 @@ class RunSide:
 
     @property
     def verdict(self) -> str:
-        """The first sentence of the page."""
+        """The first sentences of the page: what binds the run, and what was tried and is faster."""
         if self.run.faults is not None and not self.is_complete:
-            return f"{self.run.faults.refusal()}."[:1].upper() + f"{self.run.faults.refusal()}."[1:]
-        return verdict(self.breakdown)
+            refusal = self.run.faults.refusal()
+            return f"{refusal[:1].upper()}{refusal[1:]}."
+        best = min(self.run.alternatives, key=lambda other: other.time_us, default=None)
+        if best is None or best.time_us >= self.time_us:
+            return verdict(self.breakdown)
+        less = (self.time_us - best.time_us) / self.time_us
+        faster = f"With {best.words} it would take {time_text(best.time_us)}, {less:.0%} less."
+        return f"{verdict(self.breakdown)} {faster}"
 
     @cached_property
     def bounds(self) -> tuple[Bound, ...]:

@@ -15,7 +15,7 @@ from ncc_runtime.report.collective_table import EqualCollectives
 from ncc_runtime.report.collectives import REMOTE
 from ncc_runtime.report.diff import Diff, why_nothing
 from ncc_runtime.report.page.events import Events
-from ncc_runtime.report.page.run_side import RunSide
+from ncc_runtime.report.page.run_side import RunSide, time_text
 from ncc_runtime.report.page.tables import TableCell, TableColumn, TableRow, number, table
 from ncc_runtime.report.run import choice_text, is_proved
 from ncc_runtime.topology.routes import Transport
@@ -31,13 +31,6 @@ TRANSPORTS = {
     Transport.NEURONLINK: "links",
     Transport.EFA: "network",
 }
-
-
-def time_text(time_us: float) -> str:
-    """A time for people: `249.1 ms`."""
-    if abs(time_us) >= 1e7:
-        return f"{time_us / 1e6:,.2f} s"
-    return f"{time_us / 1000:,.1f} ms" if abs(time_us) >= 1e4 else f"{time_us:,.1f} us"
 
 
 def _share(part: float, whole: float) -> str:
@@ -78,7 +71,7 @@ def of_side(sides: Sequence[RunSide], side: RunSide) -> str:
 def summary(sides: Sequence[RunSide]) -> str:
     """Is it bound by communication, where, why, and what could be changed."""
     side = sides[0]
-    parts = [f'<p class="verdict">{escape(side.verdict)}{escape(_best(side))}</p>', _figures(side)]
+    parts = [f'<p class="verdict">{escape(side.verdict)}</p>', _figures(side)]
     parts += [paragraph(f"note: {note}", "note") for note in side.run.notes]
     if side.run.faults is not None:
         lines = "\n".join(side.run.faults.lines())
@@ -98,15 +91,6 @@ def summary(sides: Sequence[RunSide]) -> str:
         details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
     return section("summary", "Summary", *parts)
-
-
-def _best(side: RunSide) -> str:
-    """What was tried and takes less time, in a sentence."""
-    best = min(side.run.alternatives, key=lambda other: other.time_us, default=None)
-    if best is None or best.time_us >= side.time_us:
-        return ""
-    less = (side.time_us - best.time_us) / side.time_us
-    return f" With {best.words} it would take {time_text(best.time_us)}, {less:.0%} less."
 
 
 def _figures(side: RunSide) -> str:

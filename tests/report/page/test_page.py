@@ -272,7 +272,7 @@ def test_too_many_events_become_blocks_but_for_ranks_of_the_critical_path(
 def test_ranks_that_are_named_are_the_only_ones(mlp: Run) -> None:
     ranks = {track.rank for track in tracks_of(page_of(mlp, ranks=[1, 5]).html)}
     assert ranks == {-1, 1, 5}
-    with pytest.raises(InputError, match="rank 8 is not below the 8 ranks"):
+    with pytest.raises(InputError, match="rank 8 is not below the program's 8 ranks"):
         page_of(mlp, ranks=[8])
 
 
