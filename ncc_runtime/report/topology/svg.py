@@ -78,7 +78,9 @@ def as_svg(
         canvas.text("bad", (PAD, y), f"fault: {fault.name}")
         y += 16
     width, y = drawing.instances(y)
-    width = max(width, 7.6 * len(title) + PAD, CHARACTER * len(summary) + PAD, 420.0)
+    lines = [summary, *(f"fault: {fault.name} " for fault in overlay.faults)]
+    longest = max(7.6 * len(title), *(1.1 * CHARACTER * len(line) for line in lines))
+    width = max(width, longest + PAD, 420.0)
     y = drawing.legend(y, width)
     return canvas.svg(width + PAD, y, f"{title}; {summary}")
 
