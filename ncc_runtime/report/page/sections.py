@@ -18,6 +18,7 @@ from ncc_runtime.report.page.events import Events
 from ncc_runtime.report.page.run_side import RunSide, time_text
 from ncc_runtime.report.page.tables import TableCell, TableColumn, TableRow, number, table
 from ncc_runtime.report.run import choice_text, is_proved
+from ncc_runtime.report.topology.svg import share_text
 from ncc_runtime.topology.routes import Transport
 
 MOST_LINKS = 400
@@ -34,7 +35,10 @@ TRANSPORTS = {
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
+    """In whole per cent; `<1%` for what is not nothing."""
+    if not whole:
+        return "-"
+    return share_text(part / whole) or "0%"
 
 
 def section(name: str, heading: str, *parts: str) -> str:
@@ -75,7 +79,9 @@ def summary(sides: Sequence[RunSide]) -> str:
     parts += [paragraph(f"note: {note}", "note") for note in side.run.notes]
     if side.run.faults is not None:
         lines = "\n".join(side.run.faults.lines())
-        parts.append(details("What the faults did", f"<pre>{escape(lines)}</pre>"))
+        told = details("What the faults did", f"<pre>{escape(lines)}</pre>")
+        # of a run that stalls it is what matters
+        parts.append(told if side.is_complete else told.replace("<details>", "<details open>", 1))
     parts += [
         chart("chart-time", _time_words(sides), 62 + 40 * len(sides)),
         '<div class="columns"><div>',
@@ -84,9 +90,11 @@ def summary(sides: Sequence[RunSide]) -> str:
         "</div><div>",
         "<h3>Why: the critical path</h3>",
         _why(side),
-        "</div><div>",
-        "<h3>What could be changed</h3>",
-        _changes(side),
+        *(
+            ("</div><div>", "<h3>What could be changed</h3>", _changes(side))
+            if side.is_complete
+            else ()
+        ),
         "</div></div>",
         details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
@@ -110,7 +118,7 @@ def _figures(side: RunSide) -> str:
     if hidden is not None:
         figures.append(("of collectives hidden", f"{hidden:.1%}"))
     use = side.memory
-    of = "" if use.share is None else f" ({use.share:.0%})"
+    of = "" if use.capacity is None else f" ({_share(use.size_bytes, use.capacity)})"
     figures.append(("memory a rank", f"{size_text(use.size_bytes)}{of}"))
     proofs = side.run.proofs
     if not proofs:
@@ -248,8 +256,8 @@ def _why(side: RunSide) -> str:
         mean = sum(load.share for _, load in loads) / len(loads)
         name, load = loads[0]
         reasons.append(
-            f"the busiest link or adapter, {name}, passes {load.share:.0%} of what it could in the "
-            f"run; those in use {mean:.0%} on average"
+            f"the busiest link or adapter, {name}, passes {_share(load.share, 1)} of what it could "
+            f"in the run; those in use {_share(mean, 1)} on average"
         )
     points = "".join(f"<li>{escape(text)}</li>" for text in reasons)
     return table("table-why", "The critical path by kind", columns, [rows]) + f"<ul>{points}</ul>"
@@ -286,7 +294,7 @@ def _changes(side: RunSide) -> str:
             )
         parts.append(f'<ol class="gains">{"".join(items)}</ol>')
         parts.append(paragraph("Gains do not add up: one change takes from the others.", "small"))
-    elif side.is_complete:
+    else:
         parts.append(
             paragraph("Nothing stands out: no part of the run is lost by more than 0.5 %.")
         )
@@ -320,7 +328,7 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
         if any(sent):
             row(f"bytes sent, {words}", sent, [size_text(size) for size in sent])
     busiest = [max((load.share for load in side.loads.values()), default=0.0) for side in sides]
-    row("the busiest link or adapter", busiest, [f"{share:.0%}" for share in busiest])
+    row("the busiest link or adapter", busiest, [_share(share, 1) for share in busiest])
     memory = [side.memory.size_bytes for side in sides]
     row("memory a rank", memory, [size_text(size) for size in memory])
     faster = "equal" if a.time_us == b.time_us else ("a" if a.time_us < b.time_us else "b")
