@@ -6,14 +6,17 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 CHAKRA_STAMP := $(VENV)/.installed-chakra
 DASK_STAMP := $(VENV)/.installed-dask
+BROWSER_STAMP := $(VENV)/.installed-browser
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
+# tests that need no more than `make install` gives
+HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser conformance golden reference man pictures clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -41,7 +44,7 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not chakra and not dask"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and $(HERE)"
 
 $(DASK_STAMP): $(STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,dask]'
@@ -52,10 +55,10 @@ test-dask: $(DASK_STAMP) ## the tests with a Dask cluster, which they start; ins
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not chakra and not dask" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and $(HERE)" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle and not chakra and not dask" --hypothesis-profile=random
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and $(HERE)" --hypothesis-profile=random
 
 mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
 	$(BIN)/python -m tests.mutation
@@ -94,6 +97,18 @@ $(CHAKRA_STAMP): $(STAMP)
 
 test-chakra: $(CHAKRA_STAMP) ## execution traces and MLCommons' own tools; installs mlc-chakra
 	$(BIN)/python -m pytest -q -m chakra tests/chakra/tools
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,browser]'
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } \
+	  || { echo 'error: test-browser needs chromium: apt-get install chromium' >&2; exit 1; }
+	@touch $@
+
+test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs it (as root) and the extra `browser`
+	$(BIN)/python -m pytest -q -m browser tests/browser
+
+pictures: $(BROWSER_STAMP) ## docs/images/report*.png, as chromium shows a report
+	$(BIN)/python -m tools.report_picture
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

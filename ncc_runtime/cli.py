@@ -13,7 +13,7 @@ import click
 from ncc_runtime.command_line import Refusal, examples, perform
 
 _COMMANDS = (
-    *("run", "list", "verify", "explain", "diff", "faults", "stale", "goodput"),
+    *("run", "list", "verify", "explain", "diff", "report", "faults", "stale", "goodput"),
     *("bench", "sweep", "calibrate", "topology"),
 )
 

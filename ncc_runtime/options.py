@@ -21,6 +21,18 @@ class Policy(enum.StrEnum):
         raise InputError(f"no policy {value!r}; there are {', '.join(cls)}")
 
 
+class Alternatives(enum.StrEnum):
+    """What a run is timed beside."""
+
+    NONE = "none"
+    PLACEMENT = "placement"  # the other way to place, by the same policy
+    ALL = "all"  # and both by the other policy
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Alternatives":
+        raise InputError(f"no alternatives {value!r}; there are {', '.join(cls)}")
+
+
 @attrs.frozen
 class RunOptions:
     """How to run: what to compute, how widely, how carefully. ValueError for impossible values.
@@ -38,6 +50,8 @@ class RunOptions:
       of TOML files, or one of these
     - `fault_seed`: of what faults draw
     - `exec_timeout_s`: after how long hosts give up; None is NEURON_RT_EXEC_TIMEOUT, or 30 s
+    - `alternatives`: what else to predict the time of: "none", "placement" (linear instead of
+      spread, or the reverse), or "all", by the other policy, too, which may take minutes
     """
 
     values: bool = True
@@ -53,6 +67,7 @@ class RunOptions:
     faults: Any = ()
     fault_seed: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     exec_timeout_s: float | None = None
+    alternatives: Alternatives = attrs.field(default=Alternatives.NONE, converter=Alternatives)
 
 
 FREE_SHARE = 0.8

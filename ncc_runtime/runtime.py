@@ -44,9 +44,9 @@ from ncc_runtime.host_memory import (
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
-from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.run import Run, Verification, heading, spread_alone
+from ncc_runtime.options import Alternatives, LoadOptions, Policy, RunOptions, plans_apart
+from ncc_runtime.placement import STRATEGIES, Placement, PlaceOptions, place, place_on
+from ncc_runtime.report.run import Alternative, Run, Verification, heading, spread_alone
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 
@@ -84,7 +84,7 @@ class Model:
 
     - `run`: values and times
     - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
-    - `trace`: the timeline of a run as a file
+    - `trace`, `report`: the timeline of a run as a file, all about it as a page for browsers
     - `topology`: what it is placed on; `svg` draws it with the ranks
     - `warnings`: rules of the hardware that it breaks
     - `executable`: the queues of all ranks, as lowered
@@ -117,14 +117,17 @@ class Model:
         from ncc_runtime.report import html
         from ncc_runtime.report.topology.svg import as_html
 
-        picture = as_html(self.topology, self.executable.placement)
+        picture = as_html(self.topology, self.executable.placement, self.svg())
         return html.block(html.line(heading(self.executable)), picture)
 
     def svg(self) -> str:
-        """The picture of the chips with the ranks on them, as SVG."""
+        """The picture of the chips with the ranks on them, in the colours of groups, as SVG."""
+        from ncc_runtime.report.topology.overlay import Overlay
+        from ncc_runtime.report.topology.run_overlay import divisions_of
         from ncc_runtime.report.topology.svg import as_svg
 
-        return as_svg(self.topology, self.executable.placement)
+        groups = next(iter(divisions_of(self.executable)), None)
+        return as_svg(self.topology, self.executable.placement, Overlay(groups=groups))
 
     @property
     def topology(self) -> Topology:
@@ -156,19 +159,51 @@ class Model:
             self._free[times_only] = self._lowered(self.executable.placement, False, times_only)
         return self._free[times_only]
 
-    def _lowered(self, placement: Placement, deterministic: bool, times_only: bool) -> Executable:
-        """The same program by the same policy, to be timed beside this one."""
+    def _lowered(
+        self,
+        placement: Placement,
+        deterministic: bool,
+        times_only: bool,
+        policy: Policy | None = None,
+    ) -> Executable:
+        """The same program, by the same policy unless another is given, to be timed beside this."""
         return lower(
             self.executable.program,
             placement,
             self.algorithms,
             self.plans,
-            policy=self.executable.policy,
+            policy=policy or self.executable.policy,
             times_only=times_only,
             ignore_memory=self.executable.ignores_memory,
             clock=collective_ps,
             deterministic=deterministic,
         )
+
+    def _alternatives(
+        self, which: Alternatives, decided: Callable[[Executable], Decisions], *, times_only: bool
+    ) -> Iterator[Alternative]:
+        """Times on the other placement, and by the other policy, where these can run."""
+        own, here = self.executable.policy, self.executable.placement
+        strategy = next(word for word in STRATEGIES if word != here.strategy)
+        places = {"": here}
+        with contextlib.suppress(PlacementError):  # ranks that do not divide
+            there = place(self.topology, here.ranks, strategy)
+            if not np.array_equal(there.places, here.places):
+                places[f"placement={strategy}"] = there
+        policies = {"": own}
+        if which is Alternatives.ALL:
+            other = Policy.NEURON if own is Policy.BEST else Policy.BEST
+            policies[f"policy={other}"] = other
+        for where, placement in places.items():
+            for choice, policy in policies.items():
+                words = ",".join(filter(None, (where, choice)))
+                if not words:
+                    continue
+                with contextlib.suppress(LoweringError, PlanError):
+                    deterministic = self.executable.is_deterministic
+                    lowered = self._lowered(placement, deterministic, times_only, policy)
+                    clock = Clock(assumed(lowered)[0], decided(lowered))
+                    yield Alternative(words, clock.spans().time_ps / 1e6)
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -231,6 +266,25 @@ class Model:
         """
         run = self.run(*inputs, **{"values": False, **settings})
         run.write_trace(path, ranks)
+        return run
+
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Any,
+        against: "Model | None" = None,
+        ranks: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Write a page that opens in any browser, as `nccrt report` does, and return the run.
+
+        As `run(*inputs, values=False, alternatives="placement")` and `Run.write_report`; `against`
+        is the same program elsewhere, which runs as well. `settings` are those of `run`.
+        """
+        settings = {"values": False, "alternatives": "placement", **settings}
+        run = self.run(*inputs, **settings)
+        other = None if against is None else against.run(*inputs, **settings)
+        run.write_report(path, other, ranks)
         return run
 
     def run(
@@ -470,7 +524,17 @@ class Model:
                 decisions = self._decisions(other, given, options)
                 beside_us[number] = Clock(assumed(other)[0], decisions).spans().time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
-        return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        alternatives: tuple[Alternative, ...] = ()
+        if options.clock and options.alternatives is not Alternatives.NONE:
+            alternatives = tuple(
+                self._alternatives(
+                    options.alternatives,
+                    lambda other: self._decisions(other, given, options),
+                    times_only=not given,
+                )
+            )
+        run = self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        return attrs.evolve(run, alternatives=alternatives)
 
     def time_us(self, trip_counts: Mapping[str, int] | None = None) -> float:
         """The time of a run without values, in microseconds, where nothing else is asked for.
@@ -523,6 +587,13 @@ class Model:
             interpreters=by,
             spread=machine.output_arrays.whole,
         )
+        if options.clock and options.alternatives is not Alternatives.NONE and not has_counts:
+            more = self._alternatives(
+                options.alternatives,
+                lambda other: recorded.moved(self.executable, other),
+                times_only=False,
+            )
+            run = attrs.evolve(run, alternatives=tuple(more))
         if known is not None:
             known.clear()
             known[key] = attrs.evolve(run, ranked_outputs=())

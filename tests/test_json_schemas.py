@@ -138,6 +138,8 @@ SUCCESSES = [
     ("nccrt-stale", "{0}/partial.neff --first 12,8 --steps 2 --draw arg2"),
     ("nccrt-stale", "{0}/partial.neff --first 12 --steps 1 --no-values --bound 1"),
     ("nccrt-sweep", "{0}/points.toml -j 1"),
+    ("nccrt-report", "{0}/mlp.neff -o {0}/new.html --per-step 32"),
+    ("nccrt-report", "{0}/loop.neff --against trn1 --alternatives all -o {0}/new.html"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -200,6 +202,7 @@ REFUSED_ARGUMENTS = {
     "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
     "nccrt-stale": ["no_such.neff", "--first", "1"],
+    "nccrt-report": ["no_such.neff", "-o", "no_such.html"],
 }
 COMMANDS = sorted(name for name in SCHEMAS if name.startswith(("nccc-", "nccrt-")))
 

@@ -322,7 +322,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 SHOWN_BY = {  # what users hold shows itself: its methods import the report, when they are called
-    "ncc_runtime.report.run": {"ncc_runtime.report.summary"},
+    "ncc_runtime.report.run": {"ncc_runtime.report.summary", "ncc_runtime.report.page.page"},
     "ncc_runtime.topology.graph": {
         "ncc_runtime.report.topology.svg",
         "ncc_runtime.report.topology.text",

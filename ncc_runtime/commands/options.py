@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ncc_runtime.faults.fault import Fault
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import Placement, PlaceOptions
+    from ncc_runtime.report.rates import PerStep
     from ncc_runtime.runtime import Model
     from ncc_runtime.topology.fault_names import NamedFault
 
@@ -324,6 +325,26 @@ memory_option = click.option(
     metavar="BYTES",
     callback=size,
     help="Host memory it may take [80 % of what is free].",
+)
+
+
+def _per_step(words: str | None) -> "PerStep | None":
+    if words is None:
+        return None
+    from ncc_runtime.report.rates import PerStep
+
+    try:
+        return PerStep.parse(words)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+per_step_option = click.option(
+    *("--per-step", "--tokens", "per_step"),
+    metavar="'N tokens'",
+    callback=lambda _, __, words: _per_step(words),
+    help="What all ranks together do in one run: '8192 tokens', '32 sequences', '4 steps', or any "
+    "noun; a number alone is of tokens. Prints how many a second.",
 )
 
 threads_option = click.option(

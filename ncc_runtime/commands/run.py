@@ -17,6 +17,7 @@ from ncc_runtime.commands.options import (
     files_of,
     loaded,
     memory_option,
+    per_step_option,
     place_options,
     program_argument,
     rank_list,
@@ -41,19 +42,7 @@ if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
-    from ncc_runtime.report.rates import PerStep
     from ncc_runtime.report.run import Run
-
-
-def _per_step(words: str | None) -> "PerStep | None":
-    if words is None:
-        return None
-    from ncc_runtime.report.rates import PerStep
-
-    try:
-        return PerStep.parse(words)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -128,13 +117,7 @@ def _per_step(words: str | None) -> "PerStep | None":
     show_default=True,
     help="The order of the rows of collectives.",
 )
-@click.option(
-    *("--per-step", "--tokens", "per_step"),
-    metavar="'N tokens'",
-    callback=lambda _, __, words: _per_step(words),
-    help="What all ranks together do in one run: '8192 tokens', '32 sequences', '4 steps', or any "
-    "noun; a number alone is of tokens. Prints how many a second.",
-)
+@per_step_option
 @fault_options
 @click.option("--fault-seed", metavar="N", type=click.IntRange(0), help="Of what faults draw [0].")
 @exec_timeout_option

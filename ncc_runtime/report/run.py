@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError, StallError
+from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
 from ncc_runtime.host_memory import HostMemory
@@ -25,8 +26,24 @@ if TYPE_CHECKING:
     from ncc_runtime.report.timeline.marks import Mark
 
 
+class FaultOfRun(Protocol):
+    """A fault on one executable."""
+
+    @property
+    def name(self) -> str:
+        """In one line."""
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What it does, and where."""
+
+
 class FaultsOfRun(Protocol):
     """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
+
+    @property
+    def faults(self) -> Sequence[FaultOfRun]:
+        """The faults that were given."""
 
     @property
     def is_complete(self) -> bool:
@@ -51,6 +68,14 @@ def spread_alone(_: int, given: RankedArray) -> np.ndarray:
     return np.array(given.whole(), copy=not given.is_each)
 
 
+@attrs.frozen
+class Alternative:
+    """The same program where one thing is chosen otherwise, and the time that it takes there."""
+
+    words: str  # `policy=best`, as `--on` takes it
+    time_us: float
+
+
 @attrs.frozen(eq=False, repr=False)
 class Run:
     """The result of a run; parts that were not requested are empty or None.
@@ -64,6 +89,7 @@ class Run:
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
       or it cannot be told: what is forced does not run there, or sizes follow from values
     - `free_us`: the same where any order of reduction may be chosen; None unless one is held
+    - `alternatives`: the same by the other policy and placement, where `options` ask for it
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
     - `notes`: what was assumed, where data decides and values were not computed
@@ -88,6 +114,7 @@ class Run:
     host_s: float = 0.0
     healthy_us: float | None = None
     free_us: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
     host_memory: HostMemory | None = None
@@ -182,6 +209,24 @@ class Run:
             raise InputError("the run has no clock and so no timeline: run it with clock=True")
         trace, marks = self.timeline
         write_timeline(os.fspath(path), trace, mask_of_ranks(self.executable, ranks), marks)
+
+    def write_report(
+        self,
+        path: str | os.PathLike[str],
+        against: "Run | None" = None,
+        ranks: Sequence[int] | None = None,
+        per_step: "str | int | PerStep | None" = None,
+    ) -> None:
+        """Write a page that opens from disk in any browser, `.html`: what `nccrt report` writes.
+
+        `against` is a run of the same program elsewhere, which is shown beside it. `ranks` are
+        those whose tracks it has, all by default; `per_step` is as for `rates`. InputError if a run
+        has no clock, or there is no such rank; OSError if the file cannot be written.
+        """
+        from ncc_runtime.report.page.page import write_page
+        from ncc_runtime.report.rates import per_step_of
+
+        write_page(path, self, against, ranks, per_step_of(per_step))
 
     @property
     def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":

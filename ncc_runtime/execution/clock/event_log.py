@@ -202,7 +202,7 @@ class SortedTrace(Trace):
     _sources: Callable[[np.ndarray], np.ndarray]
 
     def __len__(self) -> int:
-        return int(self._counts.sum())
+        return int(self.counts.sum())
 
     @property
     def time_ps(self) -> int:
@@ -260,7 +260,7 @@ class SortedTrace(Trace):
         return counts.reshape(queues, ranks)
 
     @cached_property
-    def _counts(self) -> np.ndarray:
+    def counts(self) -> np.ndarray:
         return np.tile(self._instance_counts, (1, self._instances.count))
 
     def _cell(self, events: np.ndarray) -> np.ndarray:
