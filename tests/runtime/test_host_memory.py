@@ -18,6 +18,7 @@ from ncc_runtime.execution.values import devices, host_bytes
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.values.kernels import blockwise, products
 from ncc_runtime.host_memory import BESIDE_BYTES
+from tests.kernel_ways import WAYS, compute_by
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,8 +94,10 @@ def forget_thread_memory() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "s8", "f64"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_takes_what_is_told_of_it(name, dtype, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kernel_takes_what_is_told_of_it(way, name, dtype, monkeypatch: pytest.MonkeyPatch):
     """By the arrays that numpy makes: no more, and not less than a third of it."""
+    compute_by(way, monkeypatch)
     text = f"HloModule m, replica_count=4\n{REDUCERS}ENTRY main {{\n{KERNELS[name]}\n}}\n"
     options = ncc_compiler.CompileOptions(level=0)
     neff = ncc_compiler.compile_text(text.replace("T[", f"{dtype}["), options)

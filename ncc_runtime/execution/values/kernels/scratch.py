@@ -264,14 +264,17 @@ def plan_scratch(plan: BlockPlan) -> Scratch:
                 step_scratch(plan.program, step.opcode, step.attributes, operands, results)
             )
         for loop in level.loops:
+            written = [value for row in loop.steps for value in fusion.body[row].results]
+            kinds = [fusion.values[value].dtype.numpy for value in written]
             sizes = [
-                _wide(fusion.values[value]).itemsize * math.prod(plan.block_shape(loop, value))
-                for row in loop.steps
-                for value in fusion.body[row].results
+                wide_type(kind).itemsize * math.prod(plan.block_shape(loop, value))
+                for value, kind in zip(written, kinds, strict=True)
             ]
-            # few values of a loop are alive at a time, and a step has few arrays beside them
+            # few values of a loop are alive at a time, and a step has few arrays beside them, with
+            # one more where numpy rounds to narrow floats
             largest = max(sizes, default=0)
-            in_blocks = max(in_blocks, min(sum(sizes), 6 * largest) + 3 * largest)
+            few = 4 if any(map(is_narrow_float, kinds)) else 3
+            in_blocks = max(in_blocks, min(sum(sizes), 6 * largest) + few * largest)
     beside = sum(fusion.values[value].size_bytes for value in kept.difference(fusion.results))
     return Scratch(
         once=at_once * (beside + in_blocks) + max((one.of(at_once) for one in whole), default=0),
