@@ -156,7 +156,7 @@ def _summed(operands: Sequence[Typed], result: Typed) -> int:
     """Bytes of the type that products are summed in, at most."""
     if result.dtype.is_float or result.dtype.is_complex:
         return max(_wide(one).itemsize for one in (*operands, result))
-    return 4 if all(one.dtype.bits <= 8 for one in operands) else _INDEX
+    return _INDEX
 
 
 def _convolution_scratch(
@@ -219,7 +219,7 @@ def _fold_scratch(
     each = 2 * written + (0 if is_run else sum(one.size_bytes for one in folded))
     opcode, kind = single_opcode(region), folded[0].dtype.numpy
     size = math.prod(folded[0].shape[dimension] for dimension in dimensions)
-    part = min(folded[0].elements * 2, PART_ELEMENTS)
+    part = min(folded[0].elements * program.ranks, PART_ELEMENTS)
     if has_loop(opcode, kind):
         if is_narrow_float(kind) or _wide(folded[0]) != kind:
             return Scratch(each, 3 * part * _wide(folded[0]).itemsize)
