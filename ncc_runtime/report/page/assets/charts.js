@@ -11,6 +11,12 @@ function chart(name, option) {
   draw();
   themed.push(draw);
   new ResizeObserver(() => drawn.resize()).observe(place);
+  // else paper, which is narrower, would cut it off
+  addEventListener("beforeprint", () => {
+    const svg = place.querySelector("svg");
+    svg.setAttribute("viewBox", `0 0 ${drawn.getWidth()} ${drawn.getHeight()}`);
+  });
+  addEventListener("afterprint", () => place.querySelector("svg").removeAttribute("viewBox"));
 }
 
 const common = () => ({
@@ -123,7 +129,7 @@ function memoryChart(side) {
       lineStyle: { width: 0 }, itemStyle: { color: colour(key) }, areaStyle: { color: colour(key), opacity: 0.85 },
       markLine: at ? undefined : {
         symbol: "none", silent: true, lineStyle: { color: colour("ink"), type: "dashed" },
-        label: { color: colour("ink"), position: "insideStartTop", formatter: `charged: ${sizeText(memory.charged)}` },
+        label: { color: colour("ink"), backgroundColor: colour("page"), padding: [1, 4], position: "insideStartTop", formatter: `charged: ${sizeText(memory.charged)}` },
         data: [{ yAxis: memory.charged }],
       },
     })),

@@ -50,7 +50,10 @@ async function startTimeline() {
   for (const button of document.querySelectorAll("#timeline-controls [data-do]")) {
     button.addEventListener("click", () => move(button.dataset.do));
   }
-  scroll.addEventListener("scroll", () => redraw());
+  scroll.addEventListener("scroll", () => {
+    hideTip(); // what it was of has moved
+    redraw();
+  });
   timelineChart.on("datazoom", (event) => {
     const zoom = event.batch ? event.batch[0] : event;
     if (zoom.startValue !== undefined) [view.from, view.until] = [zoom.startValue, zoom.endValue];
