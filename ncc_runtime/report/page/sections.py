@@ -525,7 +525,8 @@ def collectives(sides: Sequence[RunSide]) -> str:
         "all ranks send that way. p3 +17: p3 and 17 equal ones; its number "
         "shows it on the timeline."
     )
-    return section("collectives", "Collectives", paragraph(about, "small"), *parts)
+    some = any(side.collectives for side in sides)
+    return section("collectives", "Collectives", paragraph(about, "small") if some else "", *parts)
 
 
 def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:

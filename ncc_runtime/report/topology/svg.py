@@ -65,7 +65,8 @@ def as_svg(
     drawing = _Drawing.of(topology, placement, overlay)
     canvas = drawing.canvas
     many = f"{topology.nodes} instances" if topology.nodes > 1 else "1 instance"
-    ranks = f", {len(placement.chip)} ranks" if placement is not None else ""
+    count = 0 if placement is None else len(placement.chip)
+    ranks = f", {count} rank{'s' * (count > 1)}" if count else ""
     network = f", joined over {topology.network}" if topology.nodes > 1 else ""
     title = title_of(topology)
     summary = (
@@ -269,7 +270,7 @@ class _Drawing:
         canvas = Canvas()
         canvas.line("rule", [(PAD, y - PAD / 2), (width, y - PAD / 2)])
         low = _samples(canvas, self._legend(canvas), y, width)
-        if self.has_loads:
+        if self.overlay.loads:
             words = "links and adapters: what passed in the run, of what could have"
             canvas.text("small", (PAD, low + 4), words)
             low = _samples(canvas, _load_legend(canvas), low + 14, width)
