@@ -102,7 +102,7 @@ function timelineOption() {
       {
         type: "slider", ...zoom, height: 18, bottom: 6, throttle: 0, showDataShadow: false, brushSelect: true,
         labelFormatter: (value) => timeText(value, view.time / 1000), textStyle: { color: colour("ink") },
-        borderColor: colour("edge"), fillerColor: colour("bar") + "99", backgroundColor: colour("panel"),
+        borderColor: colour("edge"), fillerColor: colour("bar") + "66", backgroundColor: colour("panel"),
       },
     ],
     series: [
