@@ -307,12 +307,12 @@ class _Drawing:
         if self.topology.nodes > 1:
             yield box("adapter"), "adapter" if self.has_loads else "adapter, of the chips it names"
         if "down" in self.drawn:
-            yield line("link down"), "with a link that is down"
+            yield line("link down"), "a link is down here"
         if "slowed" in self.drawn:
             rate = "" if self.has_loads else ", and its GB/s"
-            yield line("link slowed"), f"with a slower link{rate}"
+            yield line("link slowed"), f"a link is slow here{rate}"
         if "core slowed" in self.drawn:
-            yield box("rank slowed", "0"), "a rank on a slow core"
+            yield box("rank slowed", "0▾"), "a rank on a slow core"
         if "fault" in self.drawn:
             yield line("link fault"), "!: a fault of the run is here"
 
