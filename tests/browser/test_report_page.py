@@ -35,15 +35,16 @@ AXE = (
 )
 
 
+FILE = "</script><script>alert(1)</script>'<b>/home/somebody/of/the/year/training/modèle ☃.py"
 EVIL = """
 add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
 ENTRY step {
   x = f32[64] parameter(0)
   y = f32[64] all-reduce(x), replica_groups={}, to_apply=add,
-    metadata={source_file="</script><script>alert(1)</script>'<b>/modèle ☃.py" source_line=7}
+    metadata={source_file="FILE" source_line=7}
   ROOT z = f32[64] multiply(y, y)
 }
-"""
+""".replace("FILE", FILE)
 
 
 @functools.cache
@@ -295,6 +296,18 @@ def test_nothing_sticks_out_of_a_page_of_any_width(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.parametrize("name", ["large", "both", "evil"])
+def test_the_first_screen_shows_all_columns_of_its_tables(
+    opened: Callable[..., Page], name: str
+) -> None:
+    page = opened(name, viewport={"width": 1280, "height": 800})
+    hidden = page.evaluate(
+        "() => [...document.querySelectorAll('#summary .columns .scroll')]"
+        ".filter(each => each.scrollWidth > each.clientWidth).length"
+    )
+    assert hidden == 0
+
+
 def test_paper_is_light_and_nothing_is_cut_off(opened: Callable[..., Page], tmp_path: Path) -> None:
     page = opened("large", color_scheme="dark")
     page.pdf(path=tmp_path / "report.pdf", format="A4", landscape=True, print_background=True)
@@ -337,6 +350,22 @@ def test_paper_has_whole_charts_and_tables(
     assert printed == {"cut": 0, "texts": 0, "tables": []}
 
 
+@pytest.mark.parametrize("width", [500, 900, 1400])
+@pytest.mark.parametrize("name", ["large", "both", "nodes", "loop", "one", "evil"])
+def test_labels_of_charts_do_not_overlap(
+    opened: Callable[..., Page], name: str, width: int
+) -> None:
+    page = opened(name, viewport={"width": width, "height": 900})
+    overlaps = page.evaluate("""() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
+      const texts = [...svg.querySelectorAll("text")]
+        .map(each => [each.textContent, each.getBoundingClientRect()]);
+      return texts.flatMap(([word, a], at) => texts.slice(at + 1).filter(([, b]) =>
+        a.left < b.right + 3 && b.left < a.right + 3 && a.top < b.bottom - 3 && b.top < a.bottom - 3
+      ).map(([other]) => [word, other]));
+    })""")
+    assert overlaps == []
+
+
 @pytest.mark.parametrize("name", ["small", "both", "fault", "stall", "loop", "one", "evil"])
 def test_every_link_leads_to_a_part_of_the_page(opened: Callable[..., Page], name: str) -> None:
     page = opened(name)
@@ -356,7 +385,7 @@ def test_every_link_leads_to_a_part_of_the_page(opened: Callable[..., Page], nam
 def test_a_name_is_never_run_and_shown_as_it_is(opened: Callable[..., Page]) -> None:
     page = opened("evil")
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
-    line = "</script><script>alert(1)</script>'<b>/modèle ☃.py:7"
+    line = f"{FILE}:7"
     assert page.locator("#table-collectives-a td", has_text=line).count() == 2
     page.locator('button[data-show="0"]').first.click()
     page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")

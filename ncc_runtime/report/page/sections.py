@@ -221,7 +221,7 @@ def _reached(side: RunSide, each: EqualCollectives) -> TableCell:
     bound, time = side.bound_us(each.rows), each.time_us
     if not time:
         return TableCell("-", -1.0)
-    return TableCell(f"{bound / time:.0%}", bound / time)
+    return TableCell(_share(bound, time), bound / time)
 
 
 def _why(side: RunSide) -> str:

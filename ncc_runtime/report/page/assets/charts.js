@@ -61,7 +61,7 @@ function startCharts() {
     grid: { left: sides.length > 1 ? 28 : 8, right: 24, top: 30, bottom: 28 },
     legend: { top: 0, left: 0, textStyle: { color: colour("ink") }, selectedMode: false },
     tooltip: tooltip({ valueFormatter: (value) => timeText(value) }),
-    xAxis: axis({ type: "value", max: longest, axisLabel: { color: colour("ink"), formatter: (value) => timeText(value, longest / 100) } }),
+    xAxis: axis({ type: "value", max: longest, axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, longest / 100) } }),
     yAxis: axis({
       type: "category", inverse: true, axisTick: { show: false },
       data: sides.map((side) => (sides.length > 1 ? side.letter : "")),
@@ -94,7 +94,7 @@ function ranksChart(side) {
     legend: { top: 0, left: 0, textStyle: { color: colour("ink") } },
     tooltip: tooltip({ trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: (value) => timeText(value) }),
     xAxis: axis({ type: "category", name: "rank", nameLocation: "middle", nameGap: 26, data: parts[0].map((_, rank) => rank) }),
-    yAxis: axis({ type: "value", max: side.time, axisLabel: { color: colour("ink"), formatter: (value) => timeText(value, side.time / 100) } }),
+    yAxis: axis({ type: "value", max: side.time, axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, side.time / 100) } }),
     series: PARTS.map((part, at) => ({
       name: part, type: "bar", stack: "time", barCategoryGap: "10%",
       itemStyle: { color: colour(part) }, data: parts[at],
