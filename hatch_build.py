@@ -29,4 +29,7 @@ class CustomBuildHook(BuildHookInterface):
         try:
             library.install()
         except (OSError, ValueError) as error:
-            self.app.display_warning(f"built without what nccrt report draws with: {error}")
+            self.app.display_warning(
+                f"built without Apache ECharts {library.VERSION}, which nccrt report draws with: "
+                f"{error}; python -m ncc_runtime.report.page.drawing_library fetches it later"
+            )

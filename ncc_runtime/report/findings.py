@@ -15,6 +15,7 @@ from ncc_runtime.options import Policy
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.report.rates import Rates
 from ncc_runtime.report.run import Run
+from ncc_runtime.report.topology.svg import share_text
 from ncc_runtime.report.utilisation import parts_of_machine
 
 LEAST_SHARE = 0.005
@@ -22,6 +23,14 @@ LEAST_SHARE = 0.005
 
 BOUND = 0.5
 """Share of the run's time from which on one part of it is what binds it."""
+
+
+def time_text(time_us: float) -> str:
+    """A time for people, with three digits that count or more: `8.81 ms`, `249.1 ms`."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if abs(time_us) >= size:
+            return f"{time_us / size:,.{1 if abs(time_us) >= 10 * size else 2}f} {unit}"
+    return f"{time_us:,.1f} us"
 
 
 @attrs.frozen
@@ -114,8 +123,8 @@ def _of_overlap(performance: Performance) -> Iterator[Finding]:
         return
     together = reduces.together
     yield Finding(
-        f"All-reduces hide {together.hidden_ps / 1e6:,.1f} us of the "
-        f"{together.most_ps / 1e6:,.1f} us that independent compute could cover",
+        f"All-reduces hide {time_text(together.hidden_ps / 1e6)} of the "
+        f"{time_text(together.most_ps / 1e6)} that independent compute could cover",
         (together.most_ps - together.hidden_ps) / 1e6,
         "compile with -O2, or let the framework start gradients' all-reduces earlier",
     )
@@ -139,7 +148,7 @@ def _of_bounds(run: Run, limits: Sequence[Bound]) -> Iterator[Finding]:
 
 def _of_sharing(performance: Performance) -> Iterator[Finding]:
     links = [part for parts in performance.use.parts.values() for part in parts][:1]
-    busiest = f"; busiest is {links[0].name}, {links[0].share:.0%}" if links else ""
+    busiest = f"; busiest is {links[0].name}, {share_text(links[0].share) or '0%'}" if links else ""
     yield Finding(
         "Transfers on the critical path wait for others that use the same links, memory or "
         f"engines{busiest}",
@@ -181,7 +190,7 @@ def _of_balance(performance: Performance) -> Iterator[Finding]:
     mean, most = float(both.compute_ps.mean()), int(both.compute_ps.max())
     rank = int(both.compute_ps.argmax())
     yield Finding(
-        f"Rank {rank} computes for {most / 1e6:,.1f} us, the mean is {mean / 1e6:,.1f} us",
+        f"Rank {rank} computes for {time_text(most / 1e6)}, the mean is {time_text(mean / 1e6)}",
         (most - mean) / 1e6,
         "divide the work evenly over the ranks",
     )

@@ -15,6 +15,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.options import CompileOptions
 from ncc_runtime.report.page import drawing_library
 from tests.browser.driving import Opened, Page, driven, hover_ms, show_everything, zoom_ms
 
@@ -32,6 +33,18 @@ AXE = (
     "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg"
     "2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
 )
+
+
+FILE = "</script><script>alert(1)</script>'<b>/home/somebody/of/the/year/training/modèle ☃.py"
+EVIL = """
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY step {
+  x = f32[64] parameter(0)
+  y = f32[64] all-reduce(x), replica_groups={}, to_apply=add,
+    metadata={source_file="FILE" source_line=7}
+  ROOT z = f32[64] multiply(y, y)
+}
+""".replace("FILE", FILE)
 
 
 @functools.cache
@@ -52,6 +65,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     small.report(where / "stall.html", faults=lost)
     nodes = model("moe_all_to_all", nodes=2)
     nodes.report(where / "nodes.html")
+    model("fsdp_scan_layers").report(where / "loop.html")
+    one = ncc_compiler.compile_text("ENTRY s { x = f32[8] parameter(0) ROOT y = f32[8] add(x, x) }")
+    ncc_runtime.load(one, "trn2").report(where / "one.html")
+    evil = ncc_compiler.compile_text(EVIL, CompileOptions(ranks=4))
+    ncc_runtime.load(evil, "trn2").report(where / "evil.html", verify=False)
     return {path.stem: path for path in where.glob("*.html")}
 
 
@@ -270,12 +288,24 @@ def test_the_theme_follows_the_system_and_the_choice(opened: Callable[..., Page]
 
 
 @pytest.mark.parametrize("width", [360, 768, 1400])
-@pytest.mark.parametrize("name", ["large", "both", "stall", "nodes"])
+@pytest.mark.parametrize("name", ["large", "both", "stall", "nodes", "fault", "evil"])
 def test_nothing_sticks_out_of_a_page_of_any_width(
     opened: Callable[..., Page], name: str, width: int
 ) -> None:
     page = opened(name, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("name", ["large", "both", "evil"])
+def test_the_first_screen_shows_all_columns_of_its_tables(
+    opened: Callable[..., Page], name: str
+) -> None:
+    page = opened(name, viewport={"width": 1280, "height": 800})
+    hidden = page.evaluate(
+        "() => [...document.querySelectorAll('#summary .columns .scroll')]"
+        ".filter(each => each.scrollWidth > each.clientWidth).length"
+    )
+    assert hidden == 0
 
 
 def test_paper_is_light_and_nothing_is_cut_off(opened: Callable[..., Page], tmp_path: Path) -> None:
@@ -292,6 +322,154 @@ def test_paper_is_light_and_nothing_is_cut_off(opened: Callable[..., Page], tmp_
     )
     assert cut == 0
     assert not page.locator("#timeline-controls").is_visible()
+
+
+IN_PRINT = """() => matchMedia("print").addEventListener("change", event => {
+  if (!event.matches) return;
+  const right = document.querySelector("main").getBoundingClientRect().right;
+  const far = each => each.getBoundingClientRect().right - right > 1;
+  const drawn = [...document.querySelectorAll(".chart svg, #timeline-canvas canvas")];
+  window.printed = {
+    drawn: drawn.length,
+    cut: drawn.filter(far).length,
+    texts: [...document.querySelectorAll(".chart svg text")].filter(far).length,
+    tables: [...document.querySelectorAll("main table")].filter(far).map(each => each.id),
+  };
+})"""
+
+
+@pytest.mark.parametrize("name", ["large", "both", "fault"])
+def test_paper_has_whole_charts_and_tables(
+    opened: Callable[..., Page], tmp_path: Path, name: str
+) -> None:
+    page = opened(name, viewport={"width": 1600, "height": 900})
+    page.evaluate(IN_PRINT)
+    page.pdf(path=tmp_path / "report.pdf", format="A4")  # narrower than the window
+    printed = page.evaluate("window.printed")
+    assert printed.pop("drawn") >= 4
+    assert printed == {"cut": 0, "texts": 0, "tables": []}
+
+
+@pytest.mark.parametrize("width", [500, 900, 1400])
+@pytest.mark.parametrize("name", ["large", "both", "nodes", "loop", "one", "evil"])
+def test_labels_of_charts_do_not_overlap(
+    opened: Callable[..., Page], name: str, width: int
+) -> None:
+    page = opened(name, viewport={"width": width, "height": 900})
+    overlaps = page.evaluate("""() => [...document.querySelectorAll(".chart svg")].flatMap(svg => {
+      const texts = [...svg.querySelectorAll("text")]
+        .map(each => [each.textContent, each.getBoundingClientRect()]);
+      return texts.flatMap(([word, a], at) => texts.slice(at + 1).filter(([, b]) =>
+        a.left < b.right + 3 && b.left < a.right + 3 && a.top < b.bottom - 3 && b.top < a.bottom - 3
+      ).map(([other]) => [word, other]));
+    })""")
+    assert overlaps == []
+
+
+@pytest.mark.parametrize("name", ["small", "both", "fault", "stall", "loop", "one", "evil"])
+def test_every_link_leads_to_a_part_of_the_page(opened: Callable[..., Page], name: str) -> None:
+    page = opened(name)
+    links = page.locator("a[href]")
+    assert links.count() >= 8
+    for at in range(links.count()):
+        place = links.nth(at).get_attribute("href")
+        assert place.startswith("#")
+        links.nth(at).focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{place}")
+        assert page.locator(place).count() == 1
+    names = page.evaluate("() => [...document.querySelectorAll('[id]')].map(each => each.id)")
+    assert len(names) == len(set(names))
+
+
+def test_a_name_is_never_run_and_shown_as_it_is(opened: Callable[..., Page]) -> None:
+    page = opened("evil")
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    line = f"{FILE}:7"
+    assert page.locator("#table-collectives-a td", has_text=line).count() == 2
+    page.locator('button[data-show="0"]').first.click()
+    page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")
+    assert line in said(page)
+
+
+def test_the_turns_of_a_loop_are_events_of_their_own(opened: Callable[..., Page]) -> None:
+    page = opened("loop")
+    (runs,) = (
+        page.locator("#table-collectives-a tbody:not([hidden]) tr td:nth-child(7)")
+        .filter(has_text="4")
+        .all_inner_texts()[:1]
+    )
+    assert runs == "4"
+    page.locator('button[data-show="0"]').first.click()
+    page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")
+    turns = [said(page)]
+    for _ in range(6):  # one of the other collective lies between two of them
+        turns.append(press(page, "ArrowRight", turns[-1]))
+    firsts = [turn.splitlines()[1] for turn in turns if turn.startswith("p0 ")]
+    assert len(set(firsts)) == 4  # each from another time
+
+
+def test_one_rank_without_collectives_has_a_timeline(opened: Callable[..., Page]) -> None:
+    page = opened("one")
+    assert "The program has no collectives" in page.locator("#collectives").inner_text()
+    page.locator("#timeline-canvas").focus()
+    assert press(page, "ArrowRight").startswith("launch")
+
+
+def test_the_words_at_the_pointer_go_when_the_tracks_move(opened: Callable[..., Page]) -> None:
+    page = opened("large")
+    show_everything(page)
+    canvas = page.locator("#timeline-canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 14)
+    page.wait_for_function("!document.getElementById('timeline-tip').hidden")
+    page.evaluate("document.getElementById('timeline-scroll').scrollTop = 400")
+    page.wait_for_function("document.getElementById('timeline-tip').hidden")
+
+
+def test_drag_and_buttons_move_the_timeline(opened: Callable[..., Page]) -> None:
+    page = opened("large", reduced_motion="reduce")  # scrolls at once
+    page.locator('button[data-show="57"]').first.click()  # which zooms to it
+    page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")
+    mark = page.locator("#timeline-mark")
+
+    def place() -> tuple[float, float]:
+        page.wait_for_timeout(200)
+        box = mark.bounding_box()
+        return box["x"], box["width"]
+
+    page.locator('[data-do="all"]').click()
+    whole_x, whole_width = place()
+    page.locator('[data-do="in"]').click()
+    x, width = place()
+    assert width > 1.2 * whole_width
+    box = page.locator("#timeline-canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 60, box["y"] + 60, steps=5)
+    page.mouse.up()
+    dragged_x, dragged_width = place()
+    assert dragged_x == pytest.approx(x + 60, abs=15)
+    assert dragged_width == pytest.approx(width, abs=5)
+    page.locator('[data-do="all"]').click()
+    assert place() == pytest.approx((whole_x, whole_width), abs=1)
+
+
+def test_what_is_drawn_has_a_name_that_is_read_aloud(opened: Callable[..., Page]) -> None:
+    page = opened("both")
+    assert page.get_by_role("application", name="Timeline").count() == 1
+    assert page.get_by_role("navigation", name="Sections").count() == 1
+    assert page.get_by_role("img", name="a: compute").count() == 1
+    for letter in "ab":
+        assert page.get_by_role("region", name=f"Picture of the machine ({letter})").count() == 1
+        assert page.get_by_role("table", name=f"Table of collectives ({letter})").count() == 1
+        assert page.get_by_role("img", name="Live memory of rank 0").count() == 2
+    for label in ("zoom in", "zoom out", "earlier", "later", "whole run"):
+        assert page.get_by_role("button", name=label, exact=True).count() == 1
+    for kind in ("collectives", "engines", "CC-cores", "DMA rings", "links and adapters"):
+        assert page.get_by_role("checkbox", name=kind, exact=True).count() == 1
+    assert page.get_by_role("button", name="p0, show on the timeline").count() >= 2
 
 
 def test_less_motion_is_respected(opened: Callable[..., Page]) -> None:

@@ -9,7 +9,7 @@ import ncc_runtime
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError
 from ncc_runtime.options import RunOptions
-from ncc_runtime.report.findings import Breakdown, bounds, breakdown, findings, verdict
+from ncc_runtime.report.findings import Breakdown, bounds, breakdown, findings, time_text, verdict
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.runtime import Model
 
@@ -118,3 +118,19 @@ def test_a_place_where_ranks_lie_alike_is_no_alternative() -> None:
 def test_unknown_alternatives_are_refused() -> None:
     with pytest.raises(InputError, match="there are none, placement, all"):
         RunOptions(alternatives="some")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [
+        (0.0, "0.0 us"),
+        (999.94, "999.9 us"),
+        (8808.8, "8.81 ms"),
+        (-8808.8, "-8.81 ms"),
+        (249_100.0, "249.1 ms"),
+        (4_260_000.0, "4.26 s"),
+        (1_234_500_000.0, "1,234.5 s"),
+    ],
+)
+def test_times_have_the_unit_that_fits_them(time_us: float, text: str) -> None:
+    assert time_text(time_us) == text

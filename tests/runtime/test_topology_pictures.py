@@ -177,7 +177,7 @@ def test_what_is_wrong_is_marked_by_more_than_a_colour() -> None:
     assert words.count("64") == 1  # GB/s
     assert words.count("13▾") == 1
     legend = {each.text for each in root.find("{*}g") if each.text}
-    assert {"with a link that is down", "with a slower link, and its GB/s"} <= legend
+    assert {"a link is down here", "a link is slow here, and its GB/s"} <= legend
     assert "a rank on a slow core" in legend
     marked = drawn(build("trn2", 2), Overlay(faults=[FaultMark("x", {0}, {(1, 2)}, {5})]))
     assert [

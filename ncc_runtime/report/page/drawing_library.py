@@ -9,6 +9,7 @@ before anything is installed, so it uses Python's own library only.
 import base64
 import contextlib
 import hashlib
+import http.client
 import io
 import os
 import sys
@@ -66,8 +67,12 @@ def tarball(name: str, version: str, integrity: str) -> bytes:
     url = f"{registry()}/{name}/-/{name}-{version}.tgz"
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(f"{url} is no address of a registry")
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
-        data: bytes = answer.read()
+    try:
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # noqa: S310 - checked above
+            data: bytes = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", error)  # of what urllib wraps
+        raise OSError(f"{url}: {getattr(reason, 'strerror', None) or reason}") from error
     check(url, data, integrity)
     return data
 

@@ -15,7 +15,15 @@ from ncc_runtime.neff.memory import MemoryUse
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.collective_table import EqualCollectives, folded
 from ncc_runtime.report.collectives import CollectiveRow, collective_rows
-from ncc_runtime.report.findings import Breakdown, Finding, bounds, breakdown, findings, verdict
+from ncc_runtime.report.findings import (
+    Breakdown,
+    Finding,
+    bounds,
+    breakdown,
+    findings,
+    time_text,
+    verdict,
+)
 from ncc_runtime.report.memory_over_time import MemoryOverTime, memory_over_time
 from ncc_runtime.report.page.columns import ColumnStore
 from ncc_runtime.report.page.events import TRACK_COLUMNS, Events, Words, events_of
@@ -36,13 +44,6 @@ MOST_POINTS = 4000
 
 MOST_DIVISIONS = 8
 """Ways to divide the ranks that can be chosen as colours."""
-
-
-def time_text(time_us: float) -> str:
-    """A time for people: `249.1 ms`."""
-    if abs(time_us) >= 1e7:
-        return f"{time_us / 1e6:,.2f} s"
-    return f"{time_us / 1000:,.1f} ms" if abs(time_us) >= 1e4 else f"{time_us:,.1f} us"
 
 
 @attrs.frozen(eq=False)

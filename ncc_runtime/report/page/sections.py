@@ -14,8 +14,9 @@ from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.collective_table import EqualCollectives
 from ncc_runtime.report.collectives import REMOTE
 from ncc_runtime.report.diff import Diff, why_nothing
+from ncc_runtime.report.findings import time_text
 from ncc_runtime.report.page.events import Events
-from ncc_runtime.report.page.run_side import RunSide, time_text
+from ncc_runtime.report.page.run_side import RunSide
 from ncc_runtime.report.page.tables import TableCell, TableColumn, TableRow, number, table
 from ncc_runtime.report.run import choice_text, is_proved
 from ncc_runtime.report.topology.svg import share_text
@@ -59,7 +60,7 @@ def chart(name: str, about: str, height: int) -> str:
 
 
 def details(heading: str, *parts: str) -> str:
-    """What is folded away until it is asked for; on paper it is open."""
+    """What is folded away until it is asked for."""
     return f"<details><summary>{escape(heading)}</summary>{''.join(parts)}</details>"
 
 
@@ -75,27 +76,30 @@ def of_side(sides: Sequence[RunSide], side: RunSide) -> str:
 def summary(sides: Sequence[RunSide]) -> str:
     """Is it bound by communication, where, why, and what could be changed."""
     side = sides[0]
-    parts = [f'<p class="verdict">{escape(side.verdict)}</p>', _figures(side)]
+    of = of_side(sides, side)
+    which = f"{side.letter}: " if len(sides) > 1 else ""
+    parts = [f'<p class="verdict">{escape(which + side.verdict)}</p>', _figures(side)]
     parts += [paragraph(f"note: {note}", "note") for note in side.run.notes]
+    faults = ""
     if side.run.faults is not None:
         lines = "\n".join(side.run.faults.lines())
-        told = details("What the faults did", f"<pre>{escape(lines)}</pre>")
-        # of a run that stalls it is what matters
-        parts.append(told if side.is_complete else told.replace("<details>", "<details open>", 1))
+        faults = f"<h3>What the faults did{of}</h3><pre>{escape(lines)}</pre>"
     parts += [
+        "" if side.is_complete else faults,  # of a run that stalls it is what matters
         chart("chart-time", _time_words(sides), 62 + 40 * len(sides)),
         '<div class="columns"><div>',
-        "<h3>Where the time is lost</h3>",
+        f"<h3>Where the time is lost{of}</h3>",
         _where(side),
         "</div><div>",
-        "<h3>Why: the critical path</h3>",
+        f"<h3>Why: the critical path{of}</h3>",
         _why(side),
         *(
-            ("</div><div>", "<h3>What could be changed</h3>", _changes(side))
+            ("</div><div>", f"<h3>What could be changed{of}</h3>", _changes(side))
             if side.is_complete
             else ()
         ),
         "</div></div>",
+        faults if side.is_complete else "",
         details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
     return section("summary", "Summary", *parts)
@@ -110,13 +114,14 @@ def _figures(side: RunSide) -> str:
         figures.append(("steps a second", f"{side.rates.steps_per_s:,.3f}"))
         used = side.rates.model_flops_utilisation
         if used is not None:
-            figures.append(("model flops utilisation", f"{used:.1%}"))
+            less = 0 < used < 0.0005
+            figures.append(("model flops utilisation", "<0.1%" if less else f"{used:.1%}"))
         done = side.rates.per_step
         if done is not None and not done.is_of_steps:
             figures.append((f"{done.unit} a second", f"{side.rates.per_s(done.unit):,.0f}"))
     hidden = side.performance.overlap.hidden_share
     if hidden is not None:
-        figures.append(("of collectives hidden", f"{hidden:.1%}"))
+        figures.append(("collectives hidden", f"{hidden:.1%}"))
     use = side.memory
     of = "" if use.capacity is None else f" ({_share(use.size_bytes, use.capacity)})"
     figures.append(("memory a rank", f"{size_text(use.size_bytes)}{of}"))
@@ -190,10 +195,10 @@ def _where(side: RunSide) -> str:
     for each in rows:
         exposed = each.exposed_us or 0.0
         share = exposed / side.time_us if side.time_us else 0.0
+        how = ", ".join([each.first.algorithm, *each.lines[:1]])
         cells.append(
             [
-                f"{_many(each)} {each.first.op} by {each.first.algorithm}"
-                f"{', ' * bool(each.lines)}{''.join(each.lines[:1])}",
+                TableCell(f"{_many(each)} {each.first.op}", html=f"<small>{escape(how)}</small>"),
                 TableCell(time_text(exposed), exposed, share),
                 f"{share:.1%}",
                 _reached(side, each),
@@ -216,7 +221,7 @@ def _reached(side: RunSide, each: EqualCollectives) -> TableCell:
     bound, time = side.bound_us(each.rows), each.time_us
     if not time:
         return TableCell("-", -1.0)
-    return TableCell(f"{bound / time:.0%}", bound / time)
+    return TableCell(_share(bound, time), bound / time)
 
 
 def _why(side: RunSide) -> str:
@@ -363,7 +368,7 @@ def _changed(diff: Diff) -> str:
         TableColumn("algorithm, b"),
         TableColumn("mean us, a", is_number=True, about="of one run of one of them"),
         TableColumn("mean us, b", is_number=True, about="of one run of one of them"),
-        TableColumn("b - a, all us", is_number=True, about="of all their runs together"),
+        TableColumn("change us", is_number=True, about="b less a, of all their runs together"),
         TableColumn("busiest link, a"),
         TableColumn("busiest link, b"),
     ]
@@ -372,7 +377,7 @@ def _changed(diff: Diff) -> str:
         if not row.changes:
             continue
         one, other = row.sides
-        more = f" and {len(row.ids) - 1} more" if len(row.ids) > 1 else ""
+        more = f" +{len(row.ids) - 1}" if len(row.ids) > 1 else ""
         total = (other.mean_time_us - one.mean_time_us) * row.runs
         rows.append(
             [
@@ -516,9 +521,12 @@ def collectives(sides: Sequence[RunSide]) -> str:
     about = (
         "Time: from the first rank's start to the last one's end; exposed: how much of it no "
         "engine covers, on the rank where that is most; both of all runs together. Bound: the "
-        "least time that any algorithm would take there alone. Bytes are those that all ranks send."
+        "least time that any algorithm would take there alone. On chip, links, network: bytes that "
+        "all ranks send that way. p3 +17: p3 and 17 equal ones; its number "
+        "shows it on the timeline."
     )
-    return section("collectives", "Collectives", paragraph(about, "small"), *parts)
+    some = any(side.collectives for side in sides)
+    return section("collectives", "Collectives", paragraph(about, "small") if some else "", *parts)
 
 
 def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
@@ -539,21 +547,20 @@ def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
         TableColumn("bound us", is_number=True, about="lower bound of any algorithm, of all runs"),
         TableColumn("reached", is_number=True, about="bound over time"),
         *(TableColumn(TRANSPORTS[kind], is_number=True) for kind in transports),
-        TableColumn("show", is_sorted=False),
     ]
 
     def rows(groups: Sequence[EqualCollectives]) -> Iterator[TableRow]:
         for group in groups:
             first, exposed = group.first, group.exposed_us
             share = None if exposed is None or not side.time_us else exposed / side.time_us
-            more = f" and {len(group.rows) - 1} more" if len(group.rows) > 1 else ""
+            more = f" +{len(group.rows) - 1}" if len(group.rows) > 1 else ""
             name = first.op if more or not first.name else first.name
             button = (
                 f'<button type="button" data-show="{first.id}" data-side="{side.letter}" '
-                f'aria-label="show p{first.id} on the timeline">show</button>'
+                f'aria-label="p{first.id}, show on the timeline">p{first.id}</button>'
             )
             yield [
-                TableCell(f"p{first.id}{more}", float(first.id)),
+                TableCell("", float(first.id), html=button + more),
                 name if name.replace("_", "-").startswith(first.op) else f"{first.op} {name}",
                 ", ".join(group.lines),
                 first.algorithm,
@@ -574,7 +581,6 @@ def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
                     TableCell(size_text(group.sent_bytes(kind)), float(group.sent_bytes(kind)))
                     for kind in transports
                 ),
-                TableCell("", html=button),
             ]
 
     caption = f"Table of collectives{of_side(sides, side)}"
@@ -718,9 +724,7 @@ def memory(sides: Sequence[RunSide]) -> str:
             TableColumn("size", is_number=True),
             TableColumn("live from us", is_number=True),
             TableColumn("until us", is_number=True),
-            TableColumn(
-                "written anew", is_number=True, about="how often it is written from the start"
-            ),
+            TableColumn("times written", is_number=True, about="from the start of the buffer"),
             TableColumn("live at the peak"),
         ]
         rows: list[TableRow] = [
@@ -749,17 +753,16 @@ def proofs(sides: Sequence[RunSide]) -> str:
         if not side.run.proofs:
             parts.append(paragraph(f"Not verified{of_side(sides, side)} (--no-verify)."))
             continue
-        columns = [
-            TableColumn("proof", is_sorted=False),
-            TableColumn("verdict", is_sorted=False),
-            TableColumn("presumes", is_sorted=False),
-            TableColumn("size", is_sorted=False),
-            TableColumn("holds if", is_sorted=False),
+        all_columns: list[tuple[str, list[str]]] = [
+            ("proof", [proof.name for proof in side.run.proofs]),
+            ("verdict", [proof.verdict for proof in side.run.proofs]),
+            ("size", [proof.size for proof in side.run.proofs]),
+            ("presumes", [proof.presumed for proof in side.run.proofs]),
+            ("holds if", ["; ".join(proof.conditions) for proof in side.run.proofs]),
         ]
-        rows: list[TableRow] = [
-            [proof.name, proof.verdict, proof.presumed, proof.size, "; ".join(proof.conditions)]
-            for proof in side.run.proofs
-        ]
+        filled = [column for column in all_columns if any(column[1])]
+        columns = [TableColumn(heading, is_sorted=False) for heading, _ in filled]
+        rows: list[TableRow] = list(zip(*(cells for _, cells in filled), strict=True))
         caption = f"What is proved{of_side(sides, side)}, for every order of execution"
         parts.append(table(f"table-proofs-{side.letter}", caption, columns, [rows]))
         breaches = "\n".join(text for proof in side.run.proofs for text in proof.texts)

@@ -18,13 +18,15 @@ class TableColumn:
 
 @attrs.frozen
 class TableCell:
-    """What stands in a cell; `share` of 1 draws a bar behind it."""
+    """What stands in a cell; `share` draws a line below it, whole for the largest of the column."""
 
     text: str
     value: float | None = None  # by which it is sorted, if it is a number
     share: float | None = None
     html: str = ""  # after the text, ours
 
+
+LONGEST_WORD = 24
 
 TableRow = Sequence[TableCell | str]
 """The first cell heads the row."""
@@ -45,10 +47,17 @@ def table(
 ) -> str:
     """A table whose headings sort its rows, in one body or in several of which one is shown."""
     head = "".join(_heading(column) for column in columns)
-    parts = [
-        f"<tbody{' hidden' if at else ''}>{''.join(_row(columns, row) for row in body)}</tbody>"
-        for at, body in enumerate(bodies)
-    ]
+    parts = []
+    for at, body in enumerate(bodies):
+        rows = [
+            [TableCell(cell) if isinstance(cell, str) else cell for cell in row] for row in body
+        ]
+        largest = [
+            max((cell.share or 0.0 for cell in column), default=0.0)
+            for column in zip(*rows, strict=True)
+        ]
+        lines = "".join(_row(columns, row, largest) for row in rows)
+        parts.append(f"<tbody{' hidden' if at else ''}>{lines}</tbody>")
     # a region that scrolls is reached by keyboard, too
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(caption)}">'
@@ -68,12 +77,13 @@ def _heading(column: TableColumn) -> str:
     )
 
 
-def _row(columns: Sequence[TableColumn], row: TableRow) -> str:
+def _row(columns: Sequence[TableColumn], row: Sequence[TableCell], largest: Sequence[float]) -> str:
     cells = []
     for at, (column, cell) in enumerate(zip(columns, row, strict=True)):
-        if isinstance(cell, str):
-            cell = TableCell(cell)
         kinds = ["number"] * column.is_number + ["bar"] * (cell.share is not None)
+        # a name is not broken at its hyphens, unless it is as long as a sentence
+        if not column.is_number and " " not in cell.text and len(cell.text) <= LONGEST_WORD:
+            kinds.append("word")
         marks = f' class="{" ".join(kinds)}"' if kinds else ""
         if cell.value is not None:
             marks += (
@@ -82,7 +92,8 @@ def _row(columns: Sequence[TableColumn], row: TableRow) -> str:
                 else f' data-value="{cell.value!r}"'
             )
         if cell.share is not None:
-            marks += f' style="--share:{min(1.0, max(0.0, cell.share)):.4f}"'
+            share = max(0.0, cell.share) / largest[at] if largest[at] > 0 else 0.0
+            marks += f' style="--share:{share:.4f}"'
         content = f"{escape(cell.text)}{cell.html}"
         cells.append(
             f'<th scope="row"{marks}>{content}</th>' if at == 0 else f"<td{marks}>{content}</td>"

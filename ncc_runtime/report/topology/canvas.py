@@ -12,6 +12,7 @@ import attrs
 LIGHT = {
     "ink": "#1f2733",
     "faint": "#515c6b",
+    "page": "#ffffff",
     "frame": "#f7f8fa",
     "edge": "#9aa5b4",
     "chip": "#ffffff",
@@ -43,6 +44,7 @@ LIGHT = {
 DARK = {
     "ink": "#e8ecf1",
     "faint": "#aeb8c5",
+    "page": "#12161c",
     "frame": "#1a2029",
     "edge": "#596475",
     "chip": "#242c38",
@@ -105,6 +107,7 @@ def _style() -> str:
         f"rect.slowed {{ stroke: {colour('bad')}; stroke-width: 2.5px }}",
         f"rect.fault {{ stroke: {colour('bad')}; stroke-width: 2.5px }}",
         f"polyline {{ fill: none; stroke: {colour('line')} }}",
+        f"polyline.rule {{ stroke: {colour('edge')} }}",
         "polyline.between { stroke-width: 3px }",
         f"polyline.port {{ stroke: {colour('load2')} }}",
     ]
@@ -119,7 +122,9 @@ def _style() -> str:
         f"polyline.down {{ stroke: {colour('bad')}; stroke-dasharray: 4 3 }}",
         f"polyline.fault {{ stroke: {colour('bad')}; stroke-dasharray: 4 3 }}",
     ]
-    return "".join(f"\nsvg.machine {line}" for line in lines) + "\n"
+    # the ink is dark, and what a viewer shows it on may be, too
+    ground = f"\nsvg.machine {{ background: {colour('page')} }}"
+    return ground + "".join(f"\nsvg.machine {line}" for line in lines) + "\n"
 
 
 STYLE = _style()

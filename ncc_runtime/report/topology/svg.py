@@ -10,7 +10,8 @@ wide and as coloured as it was busy, with the number beside it; ranks get the co
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import attrs
 import numpy as np
@@ -64,7 +65,8 @@ def as_svg(
     drawing = _Drawing.of(topology, placement, overlay)
     canvas = drawing.canvas
     many = f"{topology.nodes} instances" if topology.nodes > 1 else "1 instance"
-    ranks = f", {len(placement.chip)} ranks" if placement is not None else ""
+    count = 0 if placement is None else len(placement.chip)
+    ranks = f", {count} rank{'s' * (count > 1)}" if count else ""
     network = f", joined over {topology.network}" if topology.nodes > 1 else ""
     title = title_of(topology)
     summary = (
@@ -265,22 +267,19 @@ class _Drawing:
 
     def legend(self, y: float, width: float) -> float:
         """What boxes, lines and colours mean, of those that are drawn; where it ends."""
-        canvas, x, low = Canvas(), PAD, y
-        canvas.line("", [(PAD, y - PAD / 2), (width, y - PAD / 2)])
-        for sample, words in self._legend(canvas):
-            room = 40 + CHARACTER * len(words) + 18
-            if x > PAD and x + room > width:
-                x, low = PAD, low + 24
-            sample(Box(x, low, 30, 16))
-            canvas.text("small", (x + 38, low + 12), words)
-            x += room
-        low += 30
+        canvas = Canvas()
+        canvas.line("rule", [(PAD, y - PAD / 2), (width, y - PAD / 2)])
+        low = _samples(canvas, self._legend(canvas), y, width)
+        if self.overlay.loads:
+            words = "links and adapters: what passed in the run, of what could have"
+            canvas.text("small", (PAD, low + 4), words)
+            low = _samples(canvas, _load_legend(canvas), low + 14, width)
         if self.overlay.groups is not None:
             low = self._group_legend(canvas, low, width)
         self.canvas.group("legend", canvas)
         return low + 6
 
-    def _legend(self, canvas: Canvas) -> Iterator[tuple[Callable[[Box], None], str]]:
+    def _legend(self, canvas: Canvas) -> Iterator["Sample"]:
         """Samples with their words."""
 
         def box(kind: str, words: str = "") -> Callable[[Box], None]:
@@ -292,9 +291,7 @@ class _Drawing:
             return draw
 
         def line(kind: str) -> Callable[[Box], None]:
-            return lambda place: canvas.line(
-                kind, [(place.x, place.centre[1]), (place.x + place.width, place.centre[1])]
-            )
+            return lambda place: _line_sample(canvas, kind, place)
 
         yield box("chip"), "chip"
         if self.has_ranks:
@@ -305,45 +302,39 @@ class _Drawing:
             yield box("switch"), "switch"
         if self.topology.levels:
             each_way = "" if self.has_loads else "; figures are GB/s each way"
-            yield line("link"), f"link, both ways{each_way}"
+            two = ", a line for each way" if self.has_loads else ", both ways"
+            yield line("link"), f"link{two}{each_way}"
         if self.topology.nodes > 1:
-            yield box("adapter"), "adapter, of the chips it names"
+            yield box("adapter"), "adapter" if self.has_loads else "adapter, of the chips it names"
         if "down" in self.drawn:
-            yield line("link down"), "with a link that is down"
+            yield line("link down"), "a link is down here"
         if "slowed" in self.drawn:
             rate = "" if self.has_loads else ", and its GB/s"
-            yield line("link slowed"), f"with a slower link{rate}"
+            yield line("link slowed"), f"a link is slow here{rate}"
         if "core slowed" in self.drawn:
-            yield box("rank slowed", "0"), "a rank on a slow core"
+            yield box("rank slowed", "0▾"), "a rank on a slow core"
         if "fault" in self.drawn:
             yield line("link fault"), "!: a fault of the run is here"
-        if self.has_loads:
-            edges = (0.0, *LOAD_STEPS, 1.0)
-            for step in range(1, len(edges)):
-                words = f"{edges[step - 1]:.0%} to {edges[step]:.0%}"
-                more = " of what the busiest link of a line could pass in the run" * (step == 5)
-                yield line(f"load{step}"), words + more
 
     def _group_legend(self, canvas: Canvas, y: float, width: float) -> float:
         """The colours of groups with their ranks."""
         groups = self.overlay.groups
         assert groups is not None, "is asked before"
         canvas.text("small", (PAD, y + 4), f"colours of ranks: {groups.name}")
-        y += 14
-        x = PAD
-        for number, text in enumerate(groups.texts[:MOST_GROUPS]):
-            words = text if len(text) <= 30 else f"{text[:29]}…"
-            room = 38 + CHARACTER * len(words) + 18
-            if x > PAD and x + room > width:
-                x, y = PAD, y + 24
-            canvas.box(f"rank group{number % GROUP_COLOURS}", Box(x, y, 30, 16))
-            canvas.text("small", (x + 38, y + 12), words)
-            x += room
+
+        def box(number: int) -> Callable[[Box], None]:
+            return lambda place: canvas.box(f"rank group{number % GROUP_COLOURS}", place)
+
+        named = [
+            (box(number), text if len(text) <= 30 else f"{text[:29]}…")
+            for number, text in enumerate(groups.texts[:MOST_GROUPS])
+        ]
+        y = _samples(canvas, named, y + 14, width)
         if len(groups.texts) > MOST_GROUPS:
-            y += 24
             words = f"and {len(groups.texts) - MOST_GROUPS} more groups, with the colours again"
-            canvas.text("small", (PAD, y + 12), words)
-        return y + 26
+            canvas.text("small", (PAD, y + 6), words)
+            y += 20
+        return y
 
     def _size(self, unit: Unit) -> tuple[float, float]:
         places = self._places(unit, (0, 0))
@@ -741,6 +732,37 @@ class _Drawing:
         self.canvas.box(kind, slot, about=about, **marks)
         if rank is not None:
             self.canvas.text("rank", (slot.centre[0], slot.y + 13), f"{rank}{mark}")
+
+
+Sample = tuple[Callable[[Box], None], str]
+"""What draws a sample of the legend into a place, and its words."""
+
+
+def _samples(canvas: Canvas, samples: Iterable[Sample], y: float, width: float) -> float:
+    """Rows of a legend; where they end."""
+    x = PAD
+    for draw, words in samples:
+        room = 40 + CHARACTER * len(words) + 18
+        if x > PAD and x + room > width:
+            x, y = PAD, y + 24
+        draw(Box(x, y, 30, 16))
+        canvas.text("small", (x + 38, y + 12), words)
+        x += room
+    return y + 30
+
+
+def _line_sample(canvas: Canvas, kind: str, place: Box) -> None:
+    canvas.line(kind, [(place.x, place.centre[1]), (place.x + place.width, place.centre[1])])
+
+
+def _load_legend(canvas: Canvas) -> Iterator[Sample]:
+    """The classes of shares."""
+    edges = (0.0, *LOAD_STEPS, 1.0)
+    for step in range(1, len(edges)):
+        words = (
+            f"{edges[step - 1]:.0%} to {edges[step]:.0%}" if step > 1 else f"up to {edges[1]:.0%}"
+        )
+        yield partial(_line_sample, canvas, f"load{step}"), words
 
 
 def _load_step(load: Load) -> int:

@@ -94,7 +94,7 @@ class _Tables(html.parser.HTMLParser):
             self.open.pop()
 
     def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("td", "th") and self.tables.get(self._name):
+        if self.open and self.open[-1] in ("td", "th", "button") and self.tables.get(self._name):
             self.tables[self._name][-1][-1][-1] += data
 
 

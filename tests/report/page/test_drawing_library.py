@@ -3,9 +3,12 @@
 import base64
 import hashlib
 import io
+import re
+import socket
 import subprocess
 import sys
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,11 +67,35 @@ def test_a_tarball_is_taken_only_if_its_hash_is_right(
 
 def test_no_registry_is_an_error_that_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://127.0.0.1:9")
-    with pytest.raises(OSError, match="refused"):
+    url = re.escape(f"http://127.0.0.1:9/echarts/-/echarts-{library.VERSION}.tgz")
+    with pytest.raises(OSError, match=f"^{url}: .*refused$"):
         library.tarball("echarts", library.VERSION, library.INTEGRITY)
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", "file:///etc")
     with pytest.raises(ValueError, match="no address of a registry"):
         library.tarball("echarts", library.VERSION, library.INTEGRITY)
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", "http://no host")
+    with pytest.raises(OSError, match="http://no host/echarts"):
+        library.tarball("echarts", library.VERSION, library.INTEGRITY)
+
+
+def test_a_registry_that_breaks_off_is_an_error_that_names_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(65536)
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\nabc")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("NPM_CONFIG_REGISTRY", address)
+        with pytest.raises(OSError, match=f"{address}/echarts.*3 bytes read"):
+            library.tarball("echarts", library.VERSION, library.INTEGRITY)
+        thread.join()
 
 
 def test_it_is_read_before_anything_is_installed() -> None:

@@ -197,6 +197,24 @@ def test_the_parts_of_the_time_add_up_to_the_run(mlp: Run, text: str) -> None:
     assert sum(parts) == pytest.approx(mlp.time_us, abs=0.3)
 
 
+def test_the_line_of_the_largest_share_is_whole(text: str) -> None:
+    shares = [
+        float((found["style"] or "").removeprefix("--share:"))
+        for tag, found in elements_of(text)
+        if tag == "td" and (found.get("style") or "").startswith("--share:")
+    ]
+    assert max(shares) == 1.0
+    assert len(set(shares)) > 3
+
+
+def test_columns_that_say_nothing_are_left_out() -> None:
+    run = loaded(DOUBLE, ranks=1).run(values=False)
+    page = page_of(run).html
+    head = page[page.index("table-proofs-a") :].split("</thead>")[0]
+    assert "verdict" in head
+    assert "holds if" not in head
+
+
 def test_proofs_are_a_table(mlp: Run, text: str) -> None:
     (rows,) = tables_of(text)["table-proofs-a"]
     assert [cells[:2] for cells in rows] == [[proof.name, proof.verdict] for proof in mlp.proofs]

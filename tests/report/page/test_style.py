@@ -34,7 +34,7 @@ def test_texts_on_bars_and_on_the_page_have_a_contrast_of_four_and_a_half(theme:
     for ink in ("ink", "faint", "link"):
         for ground in ("page", "panel"):
             assert contrast(colours[ink], colours[ground]) >= 4.5, (ink, ground)
-    assert contrast(colours["ink"], colours["bar"]) >= 4.5
+    assert contrast(colours["bar"], colours["page"]) >= 3.0  # a line, no text
 
 
 def test_both_ways_to_the_dark_theme_have_the_same_colours() -> None:

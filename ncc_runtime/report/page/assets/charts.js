@@ -11,6 +11,12 @@ function chart(name, option) {
   draw();
   themed.push(draw);
   new ResizeObserver(() => drawn.resize()).observe(place);
+  // else paper, which is narrower, would cut it off
+  addEventListener("beforeprint", () => {
+    const svg = place.querySelector("svg");
+    svg.setAttribute("viewBox", `0 0 ${drawn.getWidth()} ${drawn.getHeight()}`);
+  });
+  addEventListener("afterprint", () => place.querySelector("svg").removeAttribute("viewBox"));
 }
 
 const common = () => ({
@@ -55,7 +61,7 @@ function startCharts() {
     grid: { left: sides.length > 1 ? 28 : 8, right: 24, top: 30, bottom: 28 },
     legend: { top: 0, left: 0, textStyle: { color: colour("ink") }, selectedMode: false },
     tooltip: tooltip({ valueFormatter: (value) => timeText(value) }),
-    xAxis: axis({ type: "value", max: longest, axisLabel: { color: colour("ink"), formatter: (value) => timeText(value, longest / 100) } }),
+    xAxis: axis({ type: "value", max: longest, axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, longest / 100) } }),
     yAxis: axis({
       type: "category", inverse: true, axisTick: { show: false },
       data: sides.map((side) => (sides.length > 1 ? side.letter : "")),
@@ -88,7 +94,7 @@ function ranksChart(side) {
     legend: { top: 0, left: 0, textStyle: { color: colour("ink") } },
     tooltip: tooltip({ trigger: "axis", axisPointer: { type: "shadow" }, valueFormatter: (value) => timeText(value) }),
     xAxis: axis({ type: "category", name: "rank", nameLocation: "middle", nameGap: 26, data: parts[0].map((_, rank) => rank) }),
-    yAxis: axis({ type: "value", max: side.time, axisLabel: { color: colour("ink"), formatter: (value) => timeText(value, side.time / 100) } }),
+    yAxis: axis({ type: "value", max: side.time, axisLabel: { color: colour("ink"), hideOverlap: true, formatter: (value) => timeText(value, side.time / 100) } }),
     series: PARTS.map((part, at) => ({
       name: part, type: "bar", stack: "time", barCategoryGap: "10%",
       itemStyle: { color: colour(part) }, data: parts[at],
@@ -123,7 +129,7 @@ function memoryChart(side) {
       lineStyle: { width: 0 }, itemStyle: { color: colour(key) }, areaStyle: { color: colour(key), opacity: 0.85 },
       markLine: at ? undefined : {
         symbol: "none", silent: true, lineStyle: { color: colour("ink"), type: "dashed" },
-        label: { color: colour("ink"), position: "insideStartTop", formatter: `charged: ${sizeText(memory.charged)}` },
+        label: { color: colour("ink"), backgroundColor: colour("page"), padding: [1, 4], position: "insideStartTop", formatter: `charged: ${sizeText(memory.charged)}` },
         data: [{ yAxis: memory.charged }],
       },
     })),

@@ -1,7 +1,7 @@
 // Tables: a click or Enter on a heading sorts, a search leaves rows out, equal rows are joined.
 
 function startTables() {
-  for (const button of document.querySelectorAll("th button")) {
+  for (const button of document.querySelectorAll("thead button")) {
     button.addEventListener("click", () => sortBy(button.closest("th")));
   }
   for (const input of document.querySelectorAll("[data-find]")) {

@@ -16,8 +16,9 @@ const usText = (ps) => `${digits(ps / 1e6, 3)} us`;
 
 function sizeText(bytes) {
   const units = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]];
-  const found = units.find(([, size]) => bytes >= size);
-  return found ? `${digits(bytes / found[1], 1)} ${found[0]}` : `${bytes} B`;
+  const [unit, size] = units.find(([, size]) => bytes >= size) || ["B", 1];
+  const value = bytes / size;
+  return `${digits(value, size === 1 ? 0 : Number.isInteger(value * 10) ? 1 : 2)} ${unit}`;
 }
 
 /** An element with a text, which is never read as HTML. */

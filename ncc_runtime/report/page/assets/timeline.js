@@ -50,7 +50,10 @@ async function startTimeline() {
   for (const button of document.querySelectorAll("#timeline-controls [data-do]")) {
     button.addEventListener("click", () => move(button.dataset.do));
   }
-  scroll.addEventListener("scroll", () => redraw());
+  scroll.addEventListener("scroll", () => {
+    hideTip(); // what it was of has moved
+    redraw();
+  });
   timelineChart.on("datazoom", (event) => {
     const zoom = event.batch ? event.batch[0] : event;
     if (zoom.startValue !== undefined) [view.from, view.until] = [zoom.startValue, zoom.endValue];
@@ -99,7 +102,7 @@ function timelineOption() {
       {
         type: "slider", ...zoom, height: 18, bottom: 6, throttle: 0, showDataShadow: false, brushSelect: true,
         labelFormatter: (value) => timeText(value, view.time / 1000), textStyle: { color: colour("ink") },
-        borderColor: colour("edge"), fillerColor: colour("bar") + "99", backgroundColor: colour("panel"),
+        borderColor: colour("edge"), fillerColor: colour("bar") + "66", backgroundColor: colour("panel"),
       },
     ],
     series: [
