@@ -52,7 +52,7 @@ class Run:
     `print(run)` is the summary of `nccrt run`, `as_dict()` what its `--json` prints; a notebook
     shows tables.
 
-    - `outputs`: arrays, each [ranks, *shape], in the order of the program's results
+    - `outputs`: arrays, each `[ranks, *shape]`, in the order of the program's results
     - `result`: what the function returns, as whole arrays in its trees
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
@@ -96,7 +96,7 @@ class Run:
 
         Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
         that of the lowest; an array of which the file does not say how it lies on the ranks stays
-        [ranks, *shape]. StallError if faults keep the run from its end.
+        `[ranks, *shape]`. StallError if faults keep the run from its end.
         """
         if self.faults is not None and not self.faults.is_complete:
             raise StallError(self.faults.refusal())
