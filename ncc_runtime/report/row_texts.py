@@ -1,6 +1,7 @@
 """Rows of queues in a few words, for timelines and critical paths."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 
@@ -71,7 +72,10 @@ _MOST_OF_A_PLACE = 40  # characters
 
 
 def short_place(place: str) -> str:
-    """A line without the folder of packages, and without more folders where it is long."""
+    """A line without the working directory, without the folder of packages, and without more
+    folders where it is long.
+    """
+    place = place.removeprefix(f"{Path.cwd()}/")
     _, _, short = place.replace("dist-packages/", "site-packages/").rpartition("site-packages/")
     if len(short) <= _MOST_OF_A_PLACE:
         return short
