@@ -1,10 +1,12 @@
-"""Places in the user's code, as reports shorten them."""
+"""Places in the user's code, as reports and refusals shorten them."""
 
 from pathlib import Path
 
 import pytest
 
-from ncc_runtime.report.row_texts import lines_text, short_place
+from ncc_runtime.neff.memory import EqualBuffers
+from ncc_runtime.neff.program import short_place
+from ncc_runtime.report.row_texts import lines_text
 
 FAR = "/home/somebody/projects/large/training/model.py:12"
 
@@ -29,3 +31,8 @@ def test_places_below_the_working_directory_are_shown_from_there(
     assert short_place(f"{tmp_path}/model.py:12") == "model.py:12"
     assert short_place(f"{tmp_path}/layers/norm.py:3") == "layers/norm.py:3"
     assert lines_text([f"{tmp_path}/model.py:12", FAR]) == "model.py:12 and 1 more"
+
+
+def test_what_does_not_fit_is_named_by_a_short_place() -> None:
+    buffers = EqualBuffers("temporaries", "sum.1", FAR, 1, 1 << 30)
+    assert buffers.text == "temporary sum.1 (…/training/model.py:12) of 1.0 GiB"
