@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+DOCS_STAMP := $(VENV)/.installed-docs
+SITE := build/docs/html
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch conformance docs test-site golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,11 +41,11 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not site"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not site" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
@@ -62,8 +64,7 @@ $(ORACLE_STAMP): $(STAMP)
 	@touch $@
 
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle
-	$(BIN)/python -m pytest -q tests/test_docs.py -k jax.md
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle tests/test_docs.py
 
 # an environment of its own: torch and what it brings take 7 GB, which no other target needs
 $(TORCH_STAMP): pyproject.toml
@@ -78,10 +79,23 @@ test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,docs,jax]'
+	@touch $@
+
+docs: $(DOCS_STAMP) ## build/docs/html, the site of docs/: examples executed, pictures made, links checked
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/test_docs.py --pictures
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs $(SITE)
+	@echo "$(SITE)/index.html"
+
+test-site: docs ## the site in a browser, from disk and without a network; installs Debian's chromium
+	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+	$(BIN)/python -m pytest -q -m site tests/site
+
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
 
-reference: $(STAMP) ## docs/reference.md, docs/commands.md and man pages, from docstrings and help texts
+reference: $(STAMP) ## docs/commands.md and man pages, from help texts
 	$(BIN)/python -m tools.reference
 
 man: reference ## the same; pip install puts the pages into share/man

@@ -21,6 +21,8 @@ myst_heading_anchors = 6  # those that code hosts make, so that a link is right 
 
 html_theme = "furo"
 html_title = "neuron-ncc"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_show_search_summary = False  # a script would fetch it, which browsers refuse to files

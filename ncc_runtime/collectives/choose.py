@@ -297,9 +297,7 @@ class Candidate:
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
     least_ps: int | None = None  #: a lower bound of the price, where candidates are compared
     clock_ps: int | None = None  #: its time by the clock, where that decides
-    assumed: AssumedSymmetry | None = attrs.field(
-        default=None, repr=False
-    )  #: None: plans are exact
+    assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
 
     @property
     def time_ps(self) -> int:
