@@ -85,6 +85,7 @@ $(DOCS_STAMP): $(STAMP)
 
 docs: $(DOCS_STAMP) ## build/docs/html, the site of docs/: examples executed, pictures made, links checked
 	$(BIN)/python -m pytest -n $(WORKERS) -q tests/test_docs.py --pictures
+	@rm -rf $(SITE) # pages that are gone would stay
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs $(SITE)
 	@echo "$(SITE)/index.html"
 

@@ -81,7 +81,15 @@ def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple
         action = f"cp '{base}.in' '{step.name}'" if step.name else f". '{base}.in'"
         script.append(f"{action} > '{base}.out' 2>&1\necho $? > '{base}.code'")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "COLUMNS": "80"}
+    matplotlib = notes / "matplotlibrc"
+    matplotlib.write_text("svg.hashsalt: docs\n")  # ids in pictures are the same each time
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "LC_ALL": "C.UTF-8",
+        "COLUMNS": "80",
+        "MATPLOTLIBRC": str(matplotlib),
+    }
     subprocess.run(
         [BASH], input="\n".join(script), text=True, env=environment, check=True, timeout=1200
     )
@@ -167,7 +175,9 @@ def test_every_page_has_a_place_in_the_contents_of_the_site() -> None:
         if line and not line.startswith(":")
     ]
     pages = [str(page.relative_to(docs).with_suffix("")) for page in documents.PAGES]
-    assert sorted(["index", *contents]) == sorted(pages)
+    missing = set(pages) - {"index", *contents}
+    assert not missing, f"name these in a toctree of docs/index.md: {sorted(missing)}"
+    assert sorted(["index", *contents]) == sorted(pages), "docs/index.md: gone, or named twice"
 
 
 def updated(text: str, steps: Sequence[Step], outputs: Sequence[str]) -> str:
