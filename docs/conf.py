@@ -2,6 +2,9 @@
 
 What is shown needs no network: fonts are the reader's own, scripts and the index of the search lie
 beside the pages.
+
+To add a page, write its file and name it in a toctree of index.md; the build and tests/test_docs.py
+tell of one that is in none.
 """
 
 import re
