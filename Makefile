@@ -6,14 +6,19 @@ STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
 DOCS_STAMP := $(VENV)/.installed-docs
 SITE := build/docs/html
+CHAKRA_STAMP := $(VENV)/.installed-chakra
+DASK_STAMP := $(VENV)/.installed-dask
+BROWSER_STAMP := $(VENV)/.installed-browser
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
+# tests that need no more than `make install` gives
+HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser and not site
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns test-oracle test-torch conformance docs test-site golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser conformance docs test-site golden reference man pictures clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -41,14 +46,21 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not site"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and $(HERE)"
+
+$(DASK_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,dask]'
+	@touch $@
+
+test-dask: $(DASK_STAMP) ## the tests with a Dask cluster, which they start; installs the extra `dask`
+	$(BIN)/python -m pytest -q -m dask tests/sweep
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not site" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and $(HERE)" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and $(HERE)" --hypothesis-profile=random
 
 mutation: $(STAMP) ## kill rates of the proofs, by kind of mutation; takes some minutes
 	$(BIN)/python -m tests.mutation
@@ -58,6 +70,9 @@ faults: $(STAMP) ## 10,000 random faults on random programs and places; takes ab
 
 campaigns: $(STAMP) ## every lost completion and dead rank of five algorithms on 16 and 64 ranks; 13 minutes of a processor
 	$(BIN)/python benchmarks/campaigns.py
+
+soak: $(STAMP) ## ten minutes of repeated runs, which must grow by nothing
+	$(BIN)/python benchmarks/soak.py
 
 $(ORACLE_STAMP): $(STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,jax,models]'
@@ -76,6 +91,26 @@ $(TORCH_STAMP): pyproject.toml
 test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
 	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
 
+# without what only its reader of PyTorch's profiles needs, which is Jupyter and half a gigabyte
+$(CHAKRA_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --no-deps 'mlc-chakra==1.0.0' graphviz
+	@touch $@
+
+test-chakra: $(CHAKRA_STAMP) ## execution traces and MLCommons' own tools; installs mlc-chakra
+	$(BIN)/python -m pytest -q -m chakra tests/chakra/tools
+
+$(BROWSER_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,browser]'
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } \
+	  || { echo 'error: the tests in a browser need chromium: apt-get install chromium' >&2; exit 1; }
+	@touch $@
+
+test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs it (as root) and the extra `browser`
+	$(BIN)/python -m pytest -q -m browser tests/browser
+
+pictures: $(BROWSER_STAMP) ## docs/images/report*.png, as chromium shows a report
+	$(BIN)/python -m tools.report_picture
+
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
@@ -89,8 +124,7 @@ docs: $(DOCS_STAMP) ## build/docs/html, the site of docs/: examples executed, pi
 	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs $(SITE)
 	@echo "$(SITE)/index.html"
 
-test-site: docs ## the site in a browser, from disk and without a network; installs Debian's chromium
-	@command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; }
+test-site: docs $(BROWSER_STAMP) ## the site in chromium, from disk and without a network; installs what test-browser does
 	$(BIN)/python -m pytest -q -m site tests/site
 
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it

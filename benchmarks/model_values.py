@@ -240,9 +240,11 @@ def where(name: str, level: int) -> str:
     taken: collections.Counter[str] = collections.Counter()
     calls: collections.Counter[str] = collections.Counter()
 
-    def timed(self: Devices, queue: EngineQueue, row: int, *rest: Any) -> None:
+    def timed(self: Devices, number: int, row: int, *rest: Any) -> None:
         start = time.thread_time()
-        plain(self, queue, row, *rest)
+        plain(self, number, row, *rest)
+        queue = model.executable.queues[number]
+        assert isinstance(queue, EngineQueue), queue.name
         instr = queue.table[row]
         tensors = model.executable.program.tensors
         shapes = ", ".join(tensors[tensor].type_text for tensor in instr.operands)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ncc_compiler.diagnostics import CompileError as CompileError
     from ncc_compiler.driver import compile_file as compile_file
     from ncc_compiler.driver import compile_text as compile_text
+    from ncc_compiler.driver import compile_trace as compile_trace
     from ncc_compiler.frameworks import from_jax as from_jax
     from ncc_compiler.frameworks import from_torch as from_torch
     from ncc_compiler.options import CompileOptions as CompileOptions
@@ -27,6 +28,7 @@ _HOMES = {
     "Neff": "ncc_compiler.codegen.generate",
     "compile_file": "ncc_compiler.driver",
     "compile_text": "ncc_compiler.driver",
+    "compile_trace": "ncc_compiler.driver",
     "from_jax": "ncc_compiler.frameworks",
     "from_torch": "ncc_compiler.frameworks",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "__version__",
     "compile_file",
     "compile_text",
+    "compile_trace",
     "from_jax",
     "from_torch",
 ]

@@ -6,6 +6,7 @@ immediate. The environment is read here and nowhere else.
 
 import errno
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,18 @@ def _pass_options(_: click.Context, __: click.Parameter, incomplete: str) -> lis
     return [f"{name}=" for name in option_names() if name.startswith(incomplete)]
 
 
+def _mesh(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, int] | None:
+    if text is None:
+        return None
+    from ncc_runtime.errors import InputError
+    from ncc_runtime.words import mesh_of
+
+    try:
+        return mesh_of(text)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def _with_compile_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a compilation to a command, which gets them as one `options`."""
 
@@ -128,6 +141,7 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
         "nccc compile step.hlo -O2 -o step.neff",
         "nccc compile step.hlo --print graph-after=fold-constants",
         "nccc compile - -o step.neff < step.hlo",
+        "nccc compile traces/ --comm-groups groups.json -o traces.neff",
     ),
 )
 @click.argument("model", type=click.Path())
@@ -140,6 +154,18 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     "without -o nothing is written.",
 )
 @_with_compile_options
+@click.option(
+    "--mesh",
+    metavar="AXIS=N,…",
+    callback=_mesh,
+    help="Call FUNCTION of FILE.py with such a mesh of JAX, data=2,model=4, of as many devices.",
+)
+@click.option(
+    "--stage",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Of a FUNCTION that returns a list of stages, which run together, the one to compile.",
+)
 @click.option(
     "--partial-all-reduce",
     "late",
@@ -165,6 +191,17 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, str]:
     "--changed-only", is_flag=True, help="Of those, leave out what a pass did not change."
 )
 @click.option("--time-passes", is_flag=True, help="Print nodes and seconds of every pass.")
+@click.option(
+    "--comm-groups",
+    metavar="FILE.json",
+    type=click.Path(),
+    help="Process groups of an execution trace, as ASTRA-sim has them [NAME.comm_groups.json].",
+)
+@click.option(
+    "--no-durations",
+    is_flag=True,
+    help="Of an execution trace: instructions take as long as their sizes do, whatever it says.",
+)
 @replying
 def compile_command(
     reply: Reply,
@@ -173,47 +210,75 @@ def compile_command(
     shown: str | None,
     options: "CompileOptions",
     late: str | None,
+    comm_groups: str | None,
+    no_durations: bool,
+    mesh: dict[str, int] | None,
+    stage: int | None,
     **passes: Any,
 ) -> None:
     """Compile MODEL (.ir, .hlo, .txt, .mlir, .pb; - is standard input) to a .neff file.
 
     MODEL may be FILE.py:FUNCTION, where the function returns (fn, args) of JAX or PyTorch, or a
-    Lowered.
+    Lowered. It takes nothing, or with --mesh its mesh. MODEL may be execution traces of Chakra: a
+    folder with NAME.<rank>.et, or one of these files; where ranks do not do the same, each program
+    has a file, OUT.<ranks>.neff.
     """
     from ncc_compiler.driver import compile_model, label
     from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
 
     options = attrs.evolve(options, partial_all_reduce=late)
-    target = _output_path(model, output, shown)
-    stage = _observed_stage(options, shown)
+    if _is_trace(model):
+        of_others = (
+            late,
+            options.ranks,
+            mesh,
+            stage,
+            *(value or None for value in passes.values()),
+        )
+        if any(value is not None for value in of_others):
+            raise click.UsageError(
+                f"{model} is an execution trace; leave out --ranks, --mesh, --stage, "
+                "--partial-all-reduce, --print-after-all, --changed-only and --time-passes"
+            )
+        _compile_trace(reply, model, output, shown, options, comm_groups, not no_durations)
+        return
+    if (comm_groups is not None or no_durations) and Path(model).exists():
+        raise click.UsageError(
+            "--comm-groups and --no-durations go with an execution trace, NAME.<rank>.et"
+        )
+    target = _output_path(model, output, shown, stage)
+    observed = _observed_stage(options, shown)
     graphs: dict[str, Module] = {}
     report = _pass_report(**passes)
 
     def observe(name: str, module: "Module") -> None:
-        if name == stage:
+        if name == observed:
             graphs[name] = module
         if report is not None:
             report(name, module)
 
-    text, name = _read_model(model, options.ranks)
+    text, name = _read_model(model, options.ranks, mesh, stage)
     neff = compile_model(text, options, label(name), observe)
     if report is not None:
         report.finish()
     if target is not None:
         neff.save(target)
     reply.warn(_notice_of_ranks(text, name, neff.program.ranks, options.ranks))
+    if text.stages is not None and stage is None:
+        fact = f"{model} gives {text.stages} stages, and this is the first: --stage says which"
+        reply.warn([Notice("stages", fact, "docs/jax.md#stages")])
     if elided := neff.program.elided():
         reply.warn([_elided_notice(name, elided)])
     if late is not None:
         reply.warn(_notices_of_whole(name, neff.program))
     if shown is not None:
-        listing = _listing(neff, graphs.get(stage))
+        listing = _listing(neff, graphs.get(observed))
         fields: dict[str, Any] = {"listing": listing.splitlines()}
         text_of = listing
     else:
         assert target is not None  # without --print something is written
         facts, memory = _facts(neff, name, target), memory_of(neff.program)
-        fields = {**facts, "memory": memory_json(memory)}
+        fields = {**facts, "memory": memory_json(memory), **_of_python(model, text)}
         text_of = (
             f"{target}: {facts['ranks']} ranks, {facts['instructions']} instructions, "
             f"{facts['collectives']} collectives; {memory_text(memory)}"
@@ -222,6 +287,86 @@ def compile_command(
         fields |= {"passes": [row.as_json() for row in report.rows]}
         text_of += "".join(f"\n{line}" for line in _said_of_passes(report, **passes))
     reply.give(fields=lambda: fields, text=lambda: text_of)
+
+
+def _is_trace(model: str) -> bool:
+    """Whether MODEL is execution traces."""
+    from ncc_compiler.frontends.chakra.files import trace_name
+
+    return model != "-" and trace_name(model) is not None
+
+
+def _compile_trace(
+    reply: Reply,
+    model: str,
+    output: str | None,
+    shown: str | None,
+    options: "CompileOptions",
+    comm_groups: str | None,
+    durations: bool,
+) -> None:
+    """Compile execution traces: a file for each program, or what is to be printed of each."""
+    from ncc_compiler.driver import compile_model
+    from ncc_compiler.frontends.chakra.programs import read_programs
+    from ncc_runtime.neff.memory import memory_json, memory_of, memory_text
+    from ncc_runtime.neff.stages import ranks_text
+
+    target = _trace_target(model, output, shown)
+    stage = _observed_stage(options, shown)
+    programs = read_programs(model, comm_groups, durations=durations)
+    rows: list[dict[str, Any]] = []
+    lines, listings = list[str](), list[str]()
+    for number, program in enumerate(programs):
+        graphs: dict[str, Module] = {}
+
+        def observe(name: str, module: "Module", graphs: "dict[str, Module]" = graphs) -> None:
+            if name == stage:
+                graphs[name] = module
+
+        neff = compile_model(program.model, options, program.name, observe)
+        ranks = ranks_text(program.ranks)
+        row: dict[str, Any] = {"rank_list": ranks}
+        if target is not None:
+            suffix = ranks if len(ranks) <= _MOST_RANKS_TEXT else f"p{number}"
+            file = target if len(programs) == 1 else target.with_suffix(f".{suffix}.neff")
+            neff.save(file)
+            memory = memory_of(neff.program)
+            row |= {**_facts(neff, model, file), "memory": memory_json(memory)}
+            lines.append(
+                f"{file}: ranks {ranks} of {row['ranks']}, {row['instructions']} instructions, "
+                f"{row['collectives']} collectives; {memory_text(memory)}"
+            )
+        if shown is not None:
+            listing = _listing(neff, graphs.get(stage))
+            row["listing"] = listing.splitlines()
+            listings.append(listing)
+        rows.append(row)
+    if target is not None:
+        files = [f"{row['neff']}@{row['rank_list']}" for row in rows]
+        words = " ".join(files) if len(files) > 1 else str(target)
+        lines.append(f"to run: nccrt run {words} --no-values")
+    text = "\n".join(listings or lines)
+    reply.give(fields=lambda: {"model": model, "programs": rows}, text=lambda: text)
+
+
+_MOST_RANKS_TEXT = 16
+"""Characters of ranks in the name of a file."""
+
+
+def _trace_target(model: str, output: str | None, shown: str | None) -> Path | None:
+    """The file to write if all ranks have one program; None if nothing is written."""
+    from ncc_compiler.frontends.chakra.files import trace_name
+
+    if output is None and shown is not None:
+        return None
+    if output is None:
+        found = trace_name(model)
+        assert found is not None, "is asked before"
+        folder = Path(model) if Path(model).name not in ("", "..") else Path(model).resolve()
+        return Path(f"{folder}.neff") if folder.is_dir() else found[0] / f"{found[1]}.neff"
+    if Path(output).suffix != ".neff":
+        raise click.UsageError(f"-o {output}: name a file that ends in .neff")
+    return Path(output)
 
 
 def _pass_report(
@@ -246,7 +391,12 @@ def _said_of_passes(
         yield report.table()
 
 
-def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
+def _read_model(
+    model: str,
+    ranks: int | None,
+    mesh: dict[str, int] | None = None,
+    stage: int | None = None,
+) -> "tuple[ModelText, str]":
     """The text of the model, and what messages call it."""
     from ncc_compiler.driver import decode, read_text
     from ncc_compiler.frontends.foreign import ModelText, partitioned
@@ -256,11 +406,23 @@ def _read_model(model: str, ranks: int | None) -> "tuple[ModelText, str]":
     if (python := split(model)) is not None:
         from ncc_compiler.frameworks import read_python
 
-        return read_python(*python, ranks), model
+        if mesh is not None and ranks not in (None, math.prod(mesh.values())):
+            raise click.UsageError(f"the mesh is of {math.prod(mesh.values())} ranks, not {ranks}")
+        return read_python(*python, ranks, mesh, stage), model
+    if mesh is not None or stage is not None:
+        raise click.UsageError("--mesh and --stage are for FILE.py:FUNCTION")
     if model == "-":
         data = read_stream(sys.stdin.buffer, MOST_MODEL_BYTES, "<stdin>")
         return partitioned(ModelText(decode(data, "<stdin>")), "<stdin>", ranks), "<stdin>"
     return read_text(model, ranks), model
+
+
+def _of_python(model: str, text: "ModelText") -> dict[str, Any]:
+    """Of FILE.py:FUNCTION: how many stages it has, and which files of Python it is made of."""
+    from ncc_compiler.frontends.python_file import sources, split
+
+    is_python = split(model) is not None
+    return {"stages": text.stages, "sources": sources() if is_python else None}
 
 
 def _notice_of_ranks(
@@ -273,7 +435,9 @@ def _notice_of_ranks(
     return [Notice("ranks-inferred", fact, "docs/ir.md#ranks")]
 
 
-def _output_path(model: str, output: str | None, shown: str | None) -> Path | None:
+def _output_path(
+    model: str, output: str | None, shown: str | None, stage: int | None
+) -> Path | None:
     """The file to write, if any; never the model itself."""
     from ncc_compiler.frontends.python_file import split
 
@@ -288,7 +452,7 @@ def _output_path(model: str, output: str | None, shown: str | None) -> Path | No
     file, of = model, Path(model)  # the file that is read, and what names the program
     if (python := split(model)) is not None:
         file, function = python
-        of = Path(file).with_name(function)
+        of = Path(file).with_name(function if stage is None else f"{function}-{stage}")
     target = Path(output) if output is not None else of.with_suffix(".neff")
     if target.is_dir():  # refused before the work is done
         from ncc_runtime.errors import NeffError
@@ -380,6 +544,8 @@ def check_command(reply: Reply, model: str, ranks: int | None) -> None:
     """Parse and verify MODEL; says what is wrong, or what it is."""
     from ncc_compiler.driver import label, load_model
 
+    if _is_trace(model):
+        raise click.UsageError(f"{model} is an execution trace; nccc compile checks it")
     text, name = _read_model(model, ranks)
     module = load_model(text, ranks, label(name))
     reply.warn(_notice_of_ranks(text, name, module.ranks, ranks))

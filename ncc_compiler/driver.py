@@ -82,6 +82,28 @@ def compile_model(
             return seal(generate(canonical, describe))
 
 
+def compile_trace(
+    path: str | Path,
+    options: CompileOptions | None = None,
+    *,
+    comm_groups: str | Path | None = None,
+    durations: bool = True,
+) -> list[tuple[Neff, tuple[int, ...]]]:
+    """Compile execution traces of Chakra, of all ranks: programs, and the ranks that run each.
+
+    `ncc_runtime.load` takes what is returned. `path` is a folder with NAME.<rank>.et, or one of
+    these files; `comm_groups` a JSON file of process groups where they do not stand beside it.
+    Instructions have sizes and no values, and take as long as the trace says, or without
+    `durations` as their sizes do (docs/chakra.md). Raises CompileError with what is wrong in which
+    file, OSError where one cannot be read.
+    """
+    from ncc_compiler.frontends.chakra.programs import read_programs
+
+    groups = None if comm_groups is None else str(comm_groups)
+    programs = read_programs(str(path), groups, durations=durations)
+    return [(compile_model(one.model, options, one.name), one.ranks) for one in programs]
+
+
 def with_partial_arrays(model: ModelText, program: Program) -> ModelText:
     """The model with names for what partial all-reduces have added to its inputs and outputs."""
     parameters, results = model.parameters, model.results

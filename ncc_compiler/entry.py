@@ -15,4 +15,4 @@ def main() -> int:
 
         return main
 
-    return run(load)
+    return run("nccc", load)

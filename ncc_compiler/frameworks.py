@@ -108,29 +108,52 @@ def _callable(neff: Neff, signature: Any, options: CompileOptions | None) -> Nef
     return attrs.evolve(neff, signature=signature)
 
 
-def read_python(file: str, function: str, ranks: int | None = None) -> ModelText:
+def read_python(
+    file: str,
+    function: str,
+    ranks: int | None = None,
+    mesh: Mapping[str, int] | None = None,
+    stage: int | None = None,
+) -> ModelText:
     """The HLO text of what a function of a Python file returns: what `from_jax` takes.
 
     That is (fn, args) or (fn, args, kwargs), where `kwargs` may have those of `from_jax`, or one
-    object. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`. Of a
-    file that imports torch it is what `from_torch` takes; with `ranks` the function is called once
-    for each. Raises CompileError, and OSError if the file cannot be read.
+    object; or a list of such, stages that run together, of which `stage` is the number of one,
+    from 0. The file sees `ranks` virtual devices, or DEVICES of `frontends/python_file.py`; with
+    `mesh` the function is called with a mesh of them. Of a file that imports torch it is what
+    `from_torch` takes; with `ranks` the function is called once for each. Raises CompileError, and
+    OSError if the file cannot be read.
     """
-    found = python_file.found(file, function, ranks)
+    if mesh is not None:
+        ranks = math.prod(mesh.values())
+    found = python_file.found(file, function, ranks, mesh)
     with python_file.as_script(Path(file)):  # its functions run while they are traced
-        return _text_of_found(found, file, function, ranks)
+        return _text_of_found(found, file, function, ranks, stage)
 
 
 def _text_of_found(
-    found: Callable[[], Any], file: str, function: str, ranks: int | None
+    found: Callable[[], Any], file: str, function: str, ranks: int | None, stage: int | None
 ) -> ModelText:
+    where = f"{file}: {function}"
     if "torch" in sys.modules and "jax" not in sys.modules:
-        return _text_of_torch(f"{file}: {function}", found, ranks)
-    value, args, kwargs = _call(found(), f"{file}: {function}")
+        if stage is not None:
+            raise refusal(f"{where} is of PyTorch, which has no list of stages")
+        return _text_of_torch(where, found, ranks)
+    given = found()
+    stages = None
+    if isinstance(given, list):
+        stages, stage = len(given), stage or 0
+        if stage >= stages:
+            raise refusal(f"{where} gives {stages} stages, from 0; there is no stage {stage}")
+        given = given[stage]
+    elif stage is not None:
+        raise refusal(f"{where} gives no list of stages", "leave out --stage")
+    value, args, kwargs = _call(given, where)
     if _is_of_torch(value, *args, *kwargs.values()):  # in a file that imports both
-        return _text_of_torch(f"{file}: {function}", found, ranks)
+        return _text_of_torch(where, found, ranks)
     options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
-    return _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
+    text = _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
+    return attrs.evolve(text, stages=stages)
 
 
 def _is_of_torch(*values: Any) -> bool:

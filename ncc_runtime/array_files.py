@@ -6,6 +6,7 @@ is decompressed only when it is used. So a file is refused without cost, however
 
 import ast
 import contextlib
+import functools
 import io
 import math
 import stat
@@ -15,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import attrs
 import numpy as np
@@ -24,6 +25,7 @@ from ncc_runtime.errors import InputError
 from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
 from ncc_runtime.neff.shared.dtypes import DType, storable
 from ncc_runtime.neff.whole_file import check_target, replacing
+from ncc_runtime.ranked_array import RankedArray
 
 SUFFIXES = (".npz", ".safetensors")
 
@@ -48,9 +50,6 @@ _SAFETENSORS_NAMES = {
     "F8_E8M0": DType.F8E8M0FNU,
     "C64": DType.C64,
 }
-
-SAFETENSORS_TYPES = frozenset(dtype.numpy for dtype in _SAFETENSORS_NAMES.values())
-"""The types of elements that such a file holds as they are."""
 
 _HEADER_BYTES = 10_000  # of a member; numpy's own limit
 _PIECE_BYTES = 1 << 20
@@ -89,16 +88,31 @@ def shown(name: str) -> str:
     return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
 
 
-def write_arrays(path: str, outputs: Sequence[np.ndarray]) -> None:
+def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None:
     """Write `out0`, `out1`, …, each [ranks, *shape]; the file appears complete or not at all."""
     named = {f"out{number}": array for number, array in enumerate(outputs)}
     check_outputs(path)
-    with replacing(path) as file:
+    with replacing(path) as stream:
         if _is_safetensors(path):
-            file.write(safetensors_bytes(path, named))
-        else:
-            storables: dict[str, Any] = {key: storable(array) for key, array in named.items()}
-            np.savez(file, allow_pickle=False, **storables)
+            arrays = {name: np.asarray(array) for name, array in named.items()}
+            stream.write(safetensors_bytes(path, arrays))
+            return
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as file:
+            for name, array in named.items():
+                with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    _write_npy(member, array)
+
+
+def _write_npy(member: IO[bytes], array: np.ndarray | RankedArray) -> None:
+    """As numpy.save does it, but piece by piece: nothing is converted or copied as a whole."""
+    dtype = storable(np.empty(0, array.dtype)).dtype
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(member, header)
+    for row in array:
+        flat = np.ascontiguousarray(row).reshape(-1)
+        for at in range(0, flat.size, _PIECE_BYTES):
+            member.write(storable(flat[at : at + _PIECE_BYTES]).data)
 
 
 def check_outputs(path: str) -> None:
@@ -269,10 +283,16 @@ def _part_of_file(
     return StoredArray(shape, dtype, load)
 
 
+@functools.cache
+def safetensors_types() -> frozenset[np.dtype]:
+    """The types of elements that such a file holds as they are."""
+    return frozenset(dtype.numpy for dtype in _SAFETENSORS_NAMES.values())
+
+
 def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
     """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
     library = _safetensors(path)
-    known = SAFETENSORS_TYPES
+    known = safetensors_types()
     dense = {
         name: np.ascontiguousarray(array if array.dtype in known else storable(array))
         for name, array in named.items()

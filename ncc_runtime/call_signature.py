@@ -12,6 +12,7 @@ from ncc_runtime.inputs import uncut
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import stages_of
 from ncc_runtime.options import RunOptions
+from ncc_runtime.ranked_array import RankedArray
 
 
 class CallSignature(Protocol):
@@ -65,7 +66,9 @@ def _kind(argument: Any) -> str:
     return repr(argument)[:20] if is_number else type(argument).__name__
 
 
-def result(signature: CallSignature | None, program: Program, outputs: Sequence[np.ndarray]) -> Any:
+def result(
+    signature: CallSignature | None, program: Program, outputs: Sequence[RankedArray]
+) -> Any:
     """What the function returns; without one the arrays by name.
 
     Where it is known how an array lies on the ranks it is whole: each part is that of the lowest
@@ -76,11 +79,11 @@ def result(signature: CallSignature | None, program: Program, outputs: Sequence[
         for tensor in stage.program.outputs:
             info = program.result(number)
             whole = program.whole_shape(info, tensor)
-            array = outputs[number]
-            if whole is not None:
+            if whole is None:
+                arrays.append(np.array(outputs[number].whole()))
+            else:
                 sharding = None if info.sharding is None else program.shardings[info.sharding]
-                array = uncut(array, sharding, whole, stage.ranks)
-            arrays.append(array)
+                arrays.append(uncut(outputs[number], sharding, whole, stage.ranks))
             number += 1
     if signature is not None:
         return signature.unflatten(arrays)

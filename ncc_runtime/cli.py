@@ -13,8 +13,8 @@ import click
 from ncc_runtime.command_line import Refusal, examples, perform
 
 _COMMANDS = (
-    *("run", "list", "verify", "explain", "diff", "faults", "stale", "goodput"),
-    *("bench", "calibrate", "topology"),
+    *("run", "list", "verify", "explain", "diff", "report", "faults", "stale", "goodput"),
+    *("bench", "sweep", "calibrate", "topology"),
 )
 
 

@@ -5,16 +5,13 @@ output, warnings and refusals on standard error; with `--json` all is in one obj
 output.
 """
 
-import atexit
-import contextlib
 import errno
-import gc
 import json
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,9 +24,6 @@ from ncc_runtime.progress_bar import ProgressBar
 
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
-
-_NEW_CONTAINERS = 500_000
-"""Objects made between collections of cycles: few are garbage, and each pass walks over all."""
 
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -151,7 +145,7 @@ def perform(
             setattr(sys, stream, nowhere)
     reply = Reply(as_json="--json" in given)
     try:
-        with cycles_collected_seldom(), heard_by(reply.progress):
+        with heard_by(reply.progress):
             return _run(commands, name, given, reply, refusals_of)
     except (BrokenPipeError, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code == DONE:  # words for a shell to complete
@@ -166,19 +160,6 @@ def _silence(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-@contextlib.contextmanager
-def cycles_collected_seldom() -> Iterator[None]:
-    """Raise the threshold of the cycle collector, and skip it when the process ends."""
-    atexit.unregister(gc.freeze)
-    atexit.register(gc.freeze)
-    before = gc.get_threshold()
-    gc.set_threshold(_NEW_CONTAINERS, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def check_written(written: Mapping[str, str | None], read: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ could swallow it or turn it into another. After that it is KeyboardInterrupt, as
 """
 
 import _signal  # type: ignore[import-not-found]  # signal itself takes long to import
+import atexit
 import gc
 import os
 
@@ -15,22 +16,32 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 
+NEW_CONTAINERS = 500_000
+"""Objects made between collections of cycles: few are garbage, and each pass walks over all."""
 
-def run(load: "Callable[[], Callable[[], int]]") -> int:
-    """Load a command and run it; returns the exit code."""
+
+def run(name: str, load: "Callable[[], Callable[[], int]]") -> int:
+    """Load the command of that name and run it; returns the exit code."""
     handler = _signal.getsignal(_signal.SIGINT)
     takes_interrupts = handler is _signal.default_int_handler  # not so in the background of a shell
     if takes_interrupts:
         _signal.signal(_signal.SIGINT, _end)
-    gc.disable()  # classes and functions are no garbage, and each pass walks over all of them
+    gc.set_threshold(NEW_CONTAINERS)  # to the end of the process
+    atexit.register(gc.freeze)  # what ends with the process need not be searched for cycles
+    # Products are computed on one thread, whatever the processors (values/devices.py). Told so
+    # before numpy loads it, OpenBLAS starts no others, which would spin while they wait for work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from ncc_runtime.record_code import used_for
+
+    record_code = used_for(name)
     command = load()
-    gc.enable()
     if takes_interrupts:
         _signal.signal(_signal.SIGINT, handler)
     try:
         code = command()
         if takes_interrupts:  # all is done and written
             _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        record_code.save()
     except KeyboardInterrupt:
         _end()
     return code
@@ -49,4 +60,4 @@ def main() -> int:
 
         return main
 
-    return run(load)
+    return run("nccrt", load)

@@ -1,25 +1,65 @@
 """The host memory of a run, against what the host has free."""
 
+from typing import Any
+
+import attrs
+
 from ncc_runtime.errors import InputError
-from ncc_runtime.free_memory import free_bytes
+from ncc_runtime.host_limits import free_bytes
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.neff.memory import size_text
 from ncc_runtime.options import FREE_SHARE, RunOptions
 
+BESIDE_BYTES = 24 << 20
+"""What a run takes beside its arrays: libraries that values need, pages that are taken in part."""
 
-def check_budget(executable: Executable, options: RunOptions, held_bytes: int = 0) -> None:
-    """Refuse a run whose arrays would not fit, before any is allocated.
+SHOWN_BYTES = 1 << 30
+"""From here on the text of a run says what it needs; `--json` always does."""
 
-    `held_bytes` are kept from an earlier run: the host has them no longer free.
+
+@attrs.frozen
+class HostMemory:
+    """Host memory that the values of a run take at their height, in bytes, worked out before it.
+
+    - `ranks`: the memory of the virtual devices, as far as the run writes it
+    - `inputs`: arrays that are drawn, loaded, converted or cut; not those that the caller has
+    - `outputs`: arrays that the caller gets; ranks with equal ones share one
+    - `scratch`: what is computed on the way, on all threads, and what is small
+    - `budget`: what it may take; None where the system does not say what is free
     """
-    if not options.values:
-        return
-    required = needed_bytes(executable, options)
-    budget = budget_bytes(options, held_bytes)
-    if budget is not None and required > budget:
-        raise InputError(
-            f"the values of {executable.ranks} ranks need {required} bytes of host memory and the "
-            f"budget is {budget}; --no-values predicts the time without them, --memory raises it"
-        )
+
+    ranks: int
+    inputs: int
+    outputs: int
+    scratch: int
+    budget: int | None = None
+
+    @property
+    def needed(self) -> int:
+        """All of it."""
+        return self.ranks + self.inputs + self.outputs + self.scratch
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `nccrt run --json` prints."""
+        return {"needed": self.needed, **attrs.asdict(self)}
+
+    def __str__(self) -> str:
+        """`host memory 3.2 GiB for values: ranks 2.0 GiB, inputs …; it may take 18.1 GiB`."""
+        parts = [
+            f"{name} {size_text(getattr(self, name))}"
+            for name in ("ranks", "inputs", "outputs", "scratch")
+        ]
+        may = "" if self.budget is None else f"; it may take {size_text(self.budget)}"
+        return f"host memory {size_text(self.needed)} for values: {', '.join(parts)}{may}"
+
+    def check(self, ranks: int) -> None:
+        """Refuse a run whose arrays would not fit, before any is allocated."""
+        if self.budget is not None and self.needed > self.budget:
+            raise InputError(
+                f"the values of {ranks} ranks need {self.needed} bytes of host memory and the "
+                f"budget is {self.budget}; --no-values predicts the time without them, --memory "
+                "raises it"
+            )
 
 
 def check_slice(required: int, options: RunOptions) -> None:
@@ -33,20 +73,22 @@ def check_slice(required: int, options: RunOptions) -> None:
 
 
 def budget_bytes(options: RunOptions, held_bytes: int = 0) -> int | None:
-    """Host bytes that the run may take; None where it is not known."""
+    """Host bytes that the run may take; None where it is not known.
+
+    `held_bytes` are kept from an earlier run: the host has them no longer free.
+    """
     if options.memory_bytes is not None:
         return options.memory_bytes
     free = free_bytes()
     return None if free is None else int((free + held_bytes) * FREE_SHARE)
 
 
-def needed_bytes(executable: Executable, options: RunOptions) -> int:
-    """Host bytes of a run with values: every rank's memory, inputs and outputs beside it."""
+def literal_memory(executable: Executable, options: RunOptions) -> HostMemory:
+    """Of a run that performs every row, as runs with faults do: every rank's memory is written."""
+    inputs = outputs = 0
+    for stage in executable.stages:
+        tensors, ranks = stage.program.tensors, len(stage.ranks)
+        inputs += ranks * sum(tensors[tensor].size_bytes for tensor in stage.program.inputs)
+        outputs += ranks * sum(tensors[tensor].size_bytes for tensor in stage.program.outputs)
     arena = executable.ranks * executable.hbm_bytes
-    beside = sum(
-        len(stage.ranks) * stage.program.tensors[tensor].size_bytes
-        for stage in executable.stages
-        for tensor in (*stage.program.inputs, *stage.program.outputs)
-    )
-    owners = arena * 4 if options.checked else 0  # one int32 a byte
-    return arena + owners + beside
+    return HostMemory(arena, inputs, outputs, BESIDE_BYTES, budget_bytes(options))

@@ -14,7 +14,6 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import IO
 
@@ -34,10 +33,9 @@ MOST_DIGITS = 400
 _PIECE = 1 << 24
 
 
-def read_file(file: str | os.PathLike[str] | Traversable, most: int) -> bytes:
+def read_file(file: str | os.PathLike[str], most: int) -> bytes:
     """The bytes of a file of at most `most`; OSError, with its name, where it cannot be read."""
-    source = file if isinstance(file, Traversable) else Path(file)
-    with source.open("rb") as stream:
+    with Path(file).open("rb") as stream:
         return read_stream(stream, most, str(file))
 
 
@@ -109,6 +107,7 @@ class FileRole(enum.Enum):
     ARRAYS = "arrays"
     ROWS = "rows"
     FAULTS = "faults"
+    SWEEP = "sweep"
 
 
 MOST_RECOGNISED_BYTES = 1 << 16
@@ -207,10 +206,17 @@ _KINDS = (
     ),
     FileKind(  # mlcommons/chakra, and PyTorch's execution traces
         None,
-        "an execution trace (Chakra), which names operators without what they compute: give nccc "
-        "the program itself, as HLO text (docs/ir.md)",
+        "an execution trace of PyTorch in JSON: chakra_converter PyTorch, of the package "
+        "mlc-chakra, makes .et files of it, and of those of all ranks nccc compile makes programs "
+        "(docs/chakra.md)",
         _JSON,
         [rb'"schema"\s*:\s*"[^"]*chakra'],
+    ),
+    FileKind(  # the length of a head, its version behind the tag of field 1
+        None,
+        "an execution trace of a rank (Chakra): nccc compile takes the folder of those of all "
+        "ranks, whose names are NAME.<rank>.et (docs/chakra.md)",
+        rb"\A.{1,2}\n[\x03-\x08]\d\.\d(?:\.\d)?",
     ),
     FileKind(
         None,
@@ -236,6 +242,12 @@ _KINDS = (
         "faults during a run, for --faults",
         _BLANK + rb"(?:#|\[\[fault\]\])",
         [rb"^\s*\[\[fault\]\]", rb'^\s*what\s*=\s*["\']'],
+    ),
+    FileKind(
+        FileRole.SWEEP,
+        "a sweep, for nccrt sweep",
+        _BLANK + rb"(?:#|\[)",
+        [rb"^\s*\[(?:\[(?:grid|point)\]\]|common\])"],
     ),
     FileKind(
         FileRole.MODEL,

@@ -3,21 +3,39 @@
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 
+from ncc_runtime import random_values
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
+from ncc_runtime.neff.isa import WORK
 from ncc_runtime.neff.program import Program, Sharding, Tensor
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.stages import stages_of
+from ncc_runtime.neff.table import NONE
+from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.threads import Threads
 
 
-def check_constants(program: Program) -> None:
-    """Refuse to compute with a program whose text left out the values of constants."""
+def check_values(program: Program) -> None:
+    """Refuse to compute with a program that does not say all that it computes.
+
+    Its text left out the values of constants, or of some work it has only the sizes.
+    """
+    for stage in stages_of(program):
+        for table in stage.program.queues.values():
+            if WORK in table.opcode_names:
+                first = next(instr for instr in table if instr.opcode == WORK)
+                is_named = first.origin != NONE
+                name = stage.program.origins[first.origin].node if is_named else WORK
+                raise InputError(
+                    f"{stage.program.name} has work of which only sizes are known, the first is "
+                    f"{name}: it has times and no values; run it with --no-values"
+                )
     elided = program.elided()
     if not elided:
         return
@@ -34,7 +52,7 @@ def check_constants(program: Program) -> None:
 class WordValues:
     """Values of some words of a parameter, such as counts, which may not be any number."""
 
-    rank: np.ndarray  # (n,) int64, counted among the ranks that have it
+    row: np.ndarray  # (n,) int64, the array that some of its ranks have, as `rows_of` numbers them
     word: np.ndarray  # (n,) int64, of its elements in order
     value: np.ndarray  # (n,) int64
 
@@ -43,8 +61,11 @@ Draw: TypeAlias = Callable[[Mapping[int, np.ndarray], int], Mapping[int, WordVal
 """Words of tables of counts by parameter, from the given arrays and the seed."""
 
 
-Given: TypeAlias = Mapping[int, np.ndarray | StoredArray]
-"""Arrays by the number of their parameter, those of a file not loaded yet."""
+Array: TypeAlias = np.ndarray | StoredArray | RankedArray
+"""What a parameter may be given: an array of a file is loaded when it is used."""
+
+Given: TypeAlias = Mapping[int, Array]
+"""Arrays by the number of their parameter."""
 
 
 def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Given:
@@ -57,11 +78,11 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
     named: dict[str, list[int]] = {}
     for position, parameter in enumerate(program.parameters):
         named.setdefault(parameter.name, []).append(position)
-    given: dict[int, np.ndarray | StoredArray] = {}
+    given: dict[int, Array] = {}
     keys: dict[int, object] = {}
     extra: list[str] = []
     for key, value in inputs.items():
-        array = value if isinstance(value, StoredArray) else np.asarray(value)
+        array = value if isinstance(value, StoredArray | RankedArray) else np.asarray(value)
         number = _number_of(key, named)
         if number is None or not 0 <= number < len(program.inputs):
             word = f"arg{number}" if isinstance(key, int) else str(key)
@@ -98,7 +119,7 @@ def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
     return numbers[0] if numbers else None
 
 
-def _type_text(array: np.ndarray | StoredArray) -> str:
+def _type_text(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
 
 
@@ -134,7 +155,7 @@ def _superfluous(
     keys = list(map(str, inputs))
     if any(keys == [f"{word}{k}" for k in range(len(keys))] for word in ("", "arg", "arr_")):
         arrays = [
-            array if isinstance(array, StoredArray) else np.asarray(array)
+            array if isinstance(array, StoredArray | RankedArray) else np.asarray(array)
             for array in inputs.values()
         ]
         left_out = _unique_omission(
@@ -173,37 +194,129 @@ def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> l
 
 
 def bound_inputs(
-    program: Program, given: Given, seed: int | None, draw: Draw | None = None
-) -> Iterator[np.ndarray]:
+    program: Program,
+    given: Given,
+    seed: int | None,
+    draw: Draw | None = None,
+    threads: int = 1,
+) -> Iterator[RankedArray]:
     """Every parameter as [ranks, *shape] of its dtype, in order; missing ones from the seed.
 
     Of joined programs they are numbered one program after the other; ranks are those that run it.
 
     Without a seed none may be missing. `checked_input` says what an array may be. All shapes and
-    types are checked before the first array is loaded. Raises InputError.
+    types are checked now, and arrays loaded when they are asked for. Raises InputError.
     """
     if seed is None:
         _check_complete(program, given)
     for number, array in given.items():
         check_type(program, number, array)
-    checked = {number: checked_input(program, number, array) for number, array in given.items()}
-    counts = [len(stage.ranks) for stage in stages_of(program) for _ in stage.program.inputs]
-    # without a seed nothing is drawn, and to ask the system for one takes longer than a small run
-    generator = None if seed is None else np.random.default_rng(seed)
-    drawn = {} if seed is None or draw is None else draw(checked, seed)
+    team = Threads(threads)
 
-    def parameter(number: int, tensor: int) -> np.ndarray:
-        if number in checked:
-            return checked[number]
-        assert generator is not None, "without a seed no input is missing"
-        array = seeded(program.tensors[tensor], counts[number], generator)
-        if number in drawn:
-            words = drawn[number]
-            flat = array.reshape(len(array), -1)
-            flat[words.rank, words.word] = words.value.astype(array.dtype)
-        return array
+    def arrays() -> Iterator[RankedArray]:
+        drawn: Mapping[int, WordValues] = {}
+        if seed is not None and draw is not None:
+            known = {
+                number: checked_input(program, number, array) for number, array in given.items()
+            }
+            drawn = draw({number: array.whole() for number, array in known.items()}, seed)
+        for number in range(len(program.inputs)):
+            if number in given:
+                yield checked_input(program, number, given[number])
+                continue
+            assert seed is not None, "without a seed no input is missing"
+            array = seeded(program, number, seed, (number,), team)
+            if number in drawn:
+                words = drawn[number]
+                flat = array.array.reshape(len(array.array), -1)
+                flat[words.row, words.word] = words.value.astype(array.dtype)
+            yield array
 
-    return (parameter(number, tensor) for number, tensor in enumerate(program.inputs))
+    return arrays()
+
+
+def rows_of(program: Program, number: int) -> np.ndarray:
+    """Which array of a parameter each of its ranks has, (ranks,) int64, as far as shardings say.
+
+    Ranks that have the same part of one array have the same number; so do all ranks if each has the
+    whole. Of an array of which nothing is known each rank has its own.
+    """
+    accepted = _accepted(program, number)
+    if accepted.sharding is not None:
+        return np.array(accepted.sharding.parts, np.int64)[accepted.ranks]
+    is_whole = program.parameter(number).shape is not None
+    return np.arange(len(accepted.ranks)) * (not is_whole)
+
+
+def seeded(
+    program: Program, number: int, seed: int, key: Sequence[int], threads: Threads
+) -> RankedArray:
+    """Random values for a parameter; `key` says which of those of the seed.
+
+    Ranks that have the same part of one array have the same values, as in a real run: the whole
+    array is drawn, and cut.
+    """
+    accepted, rows = _accepted(program, number), rows_of(program, number)
+    dtype, (_, common, *unsharded) = accepted.tensor.dtype, accepted.shapes
+    if unsharded:
+        whole = random_values.drawn(dtype, unsharded[0], seed, key, threads)
+        return checked_input(program, number, whole)
+    shape = (int(rows.max(initial=-1)) + 1, *common)
+    return RankedArray(random_values.drawn(dtype, shape, seed, key, threads), rows)
+
+
+@attrs.frozen(eq=False)
+class ExpectedInput:
+    """What `bound_inputs` will give for a parameter, and what that takes of the host's memory."""
+
+    row_of: np.ndarray  # (ranks,) as in RankedArray
+    is_apart: bool  # its rows have no gaps
+    held_bytes: int  # of an array that is made for it; 0 for the caller's own
+    passing_bytes: int  # beside it, while it is made
+
+
+def kind_of_inputs(given: Given) -> Hashable:
+    """Equal where `expected_input` is, for all parameters."""
+    return tuple(
+        (
+            number,
+            type(array),
+            array.shape,
+            array.dtype,
+            array.strides if isinstance(array, np.ndarray) else None,
+            array.row_of.tobytes() if isinstance(array, RankedArray) else None,
+        )
+        for number, array in given.items()
+    )
+
+
+def expected_input(program: Program, number: int, given: Given) -> ExpectedInput:
+    """Without loading or drawing it."""
+    accepted, rows = _accepted(program, number), rows_of(program, number)
+    size, own = accepted.tensor.size_bytes, np.arange(len(accepted.ranks))
+    array = given.get(number)
+    if array is None or (accepted.sharding is not None and array.shape == accepted.whole):
+        held = (int(rows.max(initial=-1)) + 1) * size
+        if accepted.sharding is None:
+            return ExpectedInput(rows, True, held, 0)
+        return ExpectedInput(rows, True, math.prod(accepted.sharding.tiles) * size, 2 * held)
+    is_common = array.shape == accepted.tensor.shape
+    if isinstance(array, RankedArray):
+        ranked = array
+    elif is_common:
+        ranked = RankedArray(np.empty((1, 0)), np.zeros(len(own), np.int64))
+    else:
+        ranked = RankedArray(np.empty((len(own), 0)), own)
+    is_ready = isinstance(array, np.ndarray | RankedArray) and (
+        array.dtype == accepted.tensor.dtype.numpy
+    )
+    if isinstance(array, np.ndarray) and not is_common:
+        ranked = RankedArray.of_each(array)
+    if is_ready:
+        is_apart = is_common or ranked.memory() is not None
+        return ExpectedInput(ranked.row_of, is_apart, 0, 0)
+    stored = math.prod(array.shape) * array.dtype.itemsize
+    return ExpectedInput(ranked.row_of, True, len(ranked.array) * size, stored)
 
 
 def _check_complete(program: Program, given: Given) -> None:
@@ -259,12 +372,12 @@ def _accepted(program: Program, number: int) -> _AcceptedArrays:
     )
 
 
-def _fits(program: Program, number: int, array: np.ndarray | StoredArray) -> bool:
+def _fits(program: Program, number: int, array: Array) -> bool:
     accepted = _accepted(program, number)
     return array.shape in accepted.shapes and _converts(array.dtype, accepted.tensor.dtype)
 
 
-def check_type(program: Program, number: int, array: np.ndarray | StoredArray) -> None:
+def check_type(program: Program, number: int, array: Array) -> None:
     """Refuse an array whose shape or dtype the parameter does not take; it is not loaded."""
     accepted = _accepted(program, number)
     if array.shape not in accepted.shapes:
@@ -287,7 +400,7 @@ def _called(program: Program, number: int) -> str:
     return parameter_text(program, number).rpartition(" ")[0]
 
 
-def checked_input(program: Program, number: int, array: np.ndarray | StoredArray) -> np.ndarray:
+def checked_input(program: Program, number: int, array: Array) -> RankedArray:
     """An array as [ranks, *shape] of the dtype of its parameter; raises InputError.
 
     It may hold every rank's own, one for all ranks, or the whole, which the parameter's sharding
@@ -297,12 +410,17 @@ def checked_input(program: Program, number: int, array: np.ndarray | StoredArray
     """
     check_type(program, number, array)
     accepted = _accepted(program, number)
-    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, _called(program, number))
-    per_rank, *_ = accepted.shapes
+    name, ranks = _called(program, number), len(accepted.ranks)
+    if isinstance(array, RankedArray):
+        rows = _as_dtype(array.array, accepted.tensor.dtype, name)
+        return RankedArray(rows, array.row_of)
+    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, name)
     if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
         tiles = _tiles(values, accepted.sharding, accepted.tensor.shape)
-        return tiles[np.array(accepted.sharding.parts)[accepted.ranks]]
-    return np.broadcast_to(values, per_rank)
+        return RankedArray(tiles, np.array(accepted.sharding.parts)[accepted.ranks])
+    if values.shape == accepted.tensor.shape:
+        return RankedArray.same(values, ranks)
+    return RankedArray.of_each(values)
 
 
 def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.ndarray:
@@ -321,14 +439,14 @@ def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.
 
 
 def uncut(
-    array: np.ndarray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
+    array: RankedArray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
 ) -> np.ndarray:
     """The whole array of [ranks, *shape], of the lowest rank that has each part."""
     if sharding is None:
-        return array[0]
+        return array.of(0)
     parts = np.array(sharding.parts)[ranks]
     owners = [int(np.flatnonzero(parts == tile)[0]) for tile in range(math.prod(sharding.tiles))]
-    grid = array[owners].reshape(*sharding.tiles, *array.shape[1:])
+    grid = array.array[array.row_of[owners]].reshape(*sharding.tiles, *array.shape[1:])
     rank = len(whole)
     # tile index and place in the tile, of each dimension, next to one another
     ordered = grid.transpose([axis for k in range(rank) for axis in (k, rank + k)])
@@ -377,19 +495,3 @@ def _check_range(array: np.ndarray, least: int, most: int, dtype: DType, name: s
         raise InputError(
             f"{name} holds {array[outside][0]}; {dtype.value} goes from {least} to {most}"
         )
-
-
-def seeded(tensor: Tensor, ranks: int, generator: "np.random.Generator") -> np.ndarray:
-    """Random values for a parameter: normal floats, small integers, fair booleans."""
-    shape = (ranks, *tensor.shape)
-    dtype = tensor.dtype
-    if dtype is DType.PRED:
-        return generator.integers(0, 2, shape, np.uint8).astype(bool)
-    if dtype.is_integer:
-        limit = min(8, 2 ** max(1, dtype.bits - 1))  # of one bit: 1, or the -1 that it wraps to
-        return generator.integers(0, limit, shape, np.uint8).astype(dtype.numpy)
-    drawn = np.float32 if dtype.size_bytes <= 4 else np.float64
-    values = generator.standard_normal(shape, drawn)
-    if dtype.is_complex:
-        return (values + 1j * generator.standard_normal(shape, drawn)).astype(dtype.numpy)
-    return values.astype(dtype.numpy, copy=False)

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from ncc_runtime.errors import InputError
+from ncc_runtime.host_limits import processors
 
 
 class Policy(enum.StrEnum):
@@ -20,13 +21,26 @@ class Policy(enum.StrEnum):
         raise InputError(f"no policy {value!r}; there are {', '.join(cls)}")
 
 
+class Alternatives(enum.StrEnum):
+    """What a run is timed beside."""
+
+    NONE = "none"
+    PLACEMENT = "placement"  # the other way to place, by the same policy
+    ALL = "all"  # and both by the other policy
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Alternatives":
+        raise InputError(f"no alternatives {value!r}; there are {', '.join(cls)}")
+
+
 @attrs.frozen
 class RunOptions:
     """How to run: what to compute, how widely, how carefully. ValueError for impossible values.
 
     - `values`: compute what every rank holds; without, only times
     - `clock`: predict times; without, only values
-    - `threads`: of this host, for values; their number changes no bit of the results
+    - `threads`: of this host, for values; as many as may run at a time by default. Their number
+      changes no bit of the results
     - `checked`: trap reads of unwritten memory and stray addresses
     - `memory_bytes`: of this host that values may take; None is 80 % of what is free
     - `shuffle_seed`: take ready instructions in a random order
@@ -36,11 +50,13 @@ class RunOptions:
       of TOML files, or one of these
     - `fault_seed`: of what faults draw
     - `exec_timeout_s`: after how long hosts give up; None is NEURON_RT_EXEC_TIMEOUT, or 30 s
+    - `alternatives`: what else to predict the time of: "none", "placement" (linear instead of
+      spread, or the reverse), or "all", by the other policy, too, which may take minutes
     """
 
     values: bool = True
     clock: bool = True
-    threads: int = attrs.field(default=1, validator=attrs.validators.ge(1))
+    threads: int = attrs.field(factory=processors, validator=attrs.validators.ge(1))
     checked: bool = False
     memory_bytes: int | None = None
     shuffle_seed: int | None = attrs.field(
@@ -51,6 +67,7 @@ class RunOptions:
     faults: Any = ()
     fault_seed: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     exec_timeout_s: float | None = None
+    alternatives: Alternatives = attrs.field(default=Alternatives.NONE, converter=Alternatives)
 
 
 FREE_SHARE = 0.8

@@ -18,7 +18,10 @@ from ncc_runtime.errors import PlacementError, reason_of
 from ncc_runtime.input_files import MOST_JSON_BYTES, FileRole, json_of, read_file, recognised
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.fault_names import MOST_NAMED, NamedFault
-from ncc_runtime.topology.graph import Topology, build
+from ncc_runtime.topology.format.load import load_spec, spec_of, users_file
+from ncc_runtime.topology.format.spec import Spec
+from ncc_runtime.topology.format.toml_file import TomlFile
+from ncc_runtime.topology.graph import Topology, build_spec
 
 STRATEGIES = ("linear", "spread")
 
@@ -153,21 +156,55 @@ def check_is_known(word: str) -> None:
         return  # the error comes from reading it
 
 
-def place_on(options: PlaceOptions, ranks: int) -> Placement:
-    """Build the topology that the options and the ranks ask for, and place the ranks on it."""
-    nodes = options.nodes
-    if nodes is None and options.placement in STRATEGIES:
-        nodes = nodes_needed(options.topology, ranks, options.lnc)
+Places = tuple[tuple[int, ...], ...]
+"""By rank: node, chip inside the node, core."""
+
+
+@attrs.frozen
+class PlaceFiles:
+    """The files that placement options name, read; None where they name no file.
+
+    With them a process places that has no such files.
+    """
+
+    topology: TomlFile | None = None
+    placement: Places | None = None
+
+
+def read_place_files(options: PlaceOptions) -> PlaceFiles:
+    """TopologyError and PlacementError for names of neither kind, and for broken files."""
+    is_file = options.placement not in STRATEGIES
+    places = tuple(_rows(options.placement)) if is_file else None
+    return PlaceFiles(users_file(options.topology), places)
+
+
+def place_on(options: PlaceOptions, ranks: int, files: PlaceFiles | None = None) -> Placement:
+    """Build the topology that the options and the ranks ask for, and place the ranks on it.
+
+    `files` are those that the options name; they are read if they are not given.
+    """
+    files = files or read_place_files(options)
+    named = files.topology
+    spec = load_spec(options.topology) if named is None else spec_of(named)
+    nodes, places = options.nodes, files.placement
+    if nodes is None and places is None:
+        nodes = _nodes_needed(spec, ranks, options.lnc)
     elif nodes is None:
-        nodes = 1 + max((row[0] for row in _rows(options.placement)), default=0)
-    topology = build(options.topology, nodes, options.lnc, options.faults)
+        nodes = 1 + max((row[0] for row in places or ()), default=0)
+    topology = build_spec(spec, nodes, options.lnc, options.faults)
+    if places is not None:
+        return _place_by_rows(topology, ranks, options.placement, places)
     return place(topology, ranks, options.placement)
 
 
 def nodes_needed(instance: str, ranks: int, lnc: int | None = None) -> int:
     """The fewest instances that hold the ranks; PlacementError if they cannot be joined."""
+    return _nodes_needed(load_spec(instance), ranks, lnc)
+
+
+def _nodes_needed(spec: Spec, ranks: int, lnc: int | None) -> int:
     _check_ranks(ranks)
-    topology = build(instance, lnc=lnc)
+    topology = build_spec(spec, lnc=lnc)
     if topology.efa is None:
         _check_fit(topology, ranks)
     return -(-ranks // topology.ranks_per_node)
@@ -177,7 +214,7 @@ def place(topology: Topology, ranks: int, strategy: str = "linear") -> Placement
     """Place ranks 0..ranks-1; the strategy is linear, spread or a JSON file."""
     _check_ranks(ranks)
     if strategy not in STRATEGIES:
-        return _place_by_file(topology, ranks, strategy)
+        return _place_by_rows(topology, ranks, strategy, tuple(_rows(strategy)))
     _check_fit(topology, ranks)
     _check_division(topology, ranks)
     node, within = np.divmod(np.arange(ranks), ranks // topology.nodes)
@@ -235,8 +272,8 @@ def _check_division(topology: Topology, ranks: int) -> None:
     )
 
 
-def _place_by_file(topology: Topology, ranks: int, path: str) -> Placement:
-    rows = _rows(path)
+def _place_by_rows(topology: Topology, ranks: int, path: str, rows: Places) -> Placement:
+    """As a file says; PlacementError, with its name, for places that are not there, or twice."""
     if len(rows) != ranks:
         raise PlacementError(f"{path}: {len(rows)} places for {ranks} ranks")
     limits = (topology.nodes, topology.chips_per_node, topology.ranks_per_chip)

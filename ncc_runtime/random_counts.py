@@ -5,9 +5,9 @@ back (`Sources`) to parameters and constants through instructions and collective
 words, by performing the same moves on the numbers of the words. It ends at what computes, and at
 what is written several times, as the state of a loop is.
 
-A cell is one word of a parameter on one rank, or of a constant. What two tables state about one
-transfer is one count: such cells are in one class of an equivalence relation. Cells of missing
-inputs are free, all others are fixed.
+A cell is one word of a constant, or of a parameter on one rank, or on ranks that have one array of
+it. What two tables state about one transfer is one count: such cells are in one class of an
+equivalence relation. Cells of missing inputs are free, all others are fixed.
 
 Counts are drawn first, one for each class, at most what a buffer has room for; then offsets inside
 what is left. Where offsets are free, every receiver divides its result among the updates that
@@ -15,7 +15,6 @@ arrive, in a random order; where the program computes them, an even share is ass
 whose offsets cannot fit, because one word stands in two tables, is 0: that always fits.
 """
 
-import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
@@ -27,9 +26,9 @@ from scipy.sparse.csgraph import connected_components
 from ncc_runtime.execution.values.kernels.compute import KERNELS
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.variable_sizes import CountsTable
-from ncc_runtime.inputs import WordValues
+from ncc_runtime.inputs import WordValues, rows_of
 from ncc_runtime.neff.placeholder import CollectiveOp, Placeholder
-from ncc_runtime.neff.program import AttributeValue, Fusion, Program, Tensor, Typed
+from ncc_runtime.neff.program import AttributeValue, Fusion, Program, Tensor, TensorId, Typed
 from ncc_runtime.neff.shared.dtypes import DType, scalar
 from ncc_runtime.neff.stages import Stage, stages_of
 from ncc_runtime.neff.table import NONE, Instr
@@ -51,12 +50,13 @@ _Writer: TypeAlias = tuple[Instr | Placeholder, int]
 class Sources:
     """From which words of its inputs and constants the tensors of one stage are copied.
 
-    `first` is the number of the first word of each input, whose words on all ranks are numbered
-    through, rank after rank; `constant` numbers the words of a constant, alike on all ranks.
+    `first` has for each input the number of its first word on each rank, (ranks,); the words of a
+    rank are numbered through, and ranks with one array share them. `constant` numbers the words of
+    a constant, alike on all ranks.
     """
 
     def __init__(
-        self, stage: Stage, first: Sequence[int], constant: Callable[[np.ndarray], int]
+        self, stage: Stage, first: Sequence[np.ndarray], constant: Callable[[np.ndarray], int]
     ) -> None:
         self._program, self._ranks = stage.program, stage.ranks
         self._first, self._constant_words = first, constant
@@ -85,9 +85,8 @@ class Sources:
         if tensor.buffer in self._inputs:
             number = self._inputs[tensor.buffer]
             source = self._program.inputs[number]
-            shape = len(self._ranks), self._program.tensors[source].elements
-            words = self._first[number] + np.arange(math.prod(shape), dtype=np.int64)
-            return self._view(words.reshape(shape), source, tensor)
+            words = np.arange(self._program.tensors[source].elements, dtype=np.int64)
+            return self._view(self._first[number][:, None] + words, source, tensor)
         if tensor.buffer in self._program.constants:
             return self._constant(tensor)
         if len(writers) != 1:
@@ -216,10 +215,10 @@ class TableCells:
 
 @attrs.frozen(eq=False)
 class CountCells:
-    """Every cell that a table names: cell c is word[c] of input[c] on row rank[c] of it."""
+    """Every cell that a table names: cell c is word[c] of array row[c] of input[c]."""
 
     input: np.ndarray  # (n,) int64, UNKNOWN for a constant
-    rank: np.ndarray  # (n,) int64, counted among the ranks that have the input
+    row: np.ndarray  # (n,) int64, as `rows_of` numbers the arrays that ranks have
     word: np.ndarray  # (n,) int64
     fixed: np.ndarray  # (n,) int64, its value, UNKNOWN where it is free
     most: np.ndarray  # (n,) int64, the largest number that its type holds
@@ -233,12 +232,12 @@ class CountCells:
 
 @attrs.frozen(eq=False)
 class _NumberedWords:
-    """The words of an input or constant on all ranks, whether or not a table names them."""
+    """The words of an input or constant, whether or not a table names them."""
 
     first: int  # the number of the first one
-    words: int  # of a rank
+    words: int  # of one array
     input: int  # UNKNOWN for constants
-    values: np.ndarray | None  # (ranks, words), if they are known
+    values: np.ndarray | None  # (arrays, words), if they are known
     most: int  # the largest number that the type holds
 
 
@@ -255,32 +254,37 @@ class _Numbering:
     """(ranks, words), by placeholder and place among its tables of counts."""
     inputs: int = 0  # of the stages so far
 
-    def add(self, stage: Stage, ranks: int, given: Given) -> None:
-        """The words and tables of one program, `ranks` in the world."""
-        first = [self._input(stage, tensor, given) for tensor in stage.program.inputs]
+    def add(self, program: Program, stage: Stage, given: Given) -> None:
+        """The words and tables of one stage of a program."""
+        first = [self._input(program, stage, tensor, given) for tensor in stage.program.inputs]
         sources = Sources(stage, first, self._constant)
         for number, placeholder in enumerate(stage.program.placeholders):
             counts = placeholder.counts if placeholder.op.is_counted else ()
             for place, tensor in enumerate(counts):
                 words = sources.of(tensor)
-                none: np.ndarray = np.full((ranks, words.shape[1]), UNKNOWN, np.int64)
+                none: np.ndarray = np.full((program.ranks, words.shape[1]), UNKNOWN, np.int64)
                 self.tables.setdefault((number, place), none)[stage.ranks] = words
 
     def _constant(self, values: np.ndarray) -> int:
         return self._number(1, len(values), UNKNOWN, values[None], np.iinfo(np.int64).max)
 
-    def _input(self, stage: Stage, number: int, given: Given) -> int:
-        tensor, ranks = stage.program.tensors[number], len(stage.ranks)
-        values = given[self.inputs].reshape(ranks, -1) if self.inputs in given else None
+    def _input(self, program: Program, stage: Stage, tensor: TensorId, given: Given) -> np.ndarray:
+        """The number of the first word on each rank; ranks that are drawn one array share it."""
+        kind, number, ranks = stage.program.tensors[tensor], self.inputs, len(stage.ranks)
         self.inputs += 1
-        return self._number(ranks, tensor.elements, self.inputs - 1, values, largest(tensor.dtype))
+        is_given = number in given
+        values = given[number].reshape(ranks, -1) if is_given else None
+        rows = np.arange(ranks) if is_given else rows_of(program, number)
+        arrays = int(rows.max(initial=-1)) + 1
+        first = self._number(arrays, kind.elements, number, values, largest(kind.dtype))
+        return first + rows * kind.elements
 
     def _number(
-        self, ranks: int, words: int, number: int, values: np.ndarray | None, most: int
+        self, arrays: int, words: int, number: int, values: np.ndarray | None, most: int
     ) -> int:
         first = self.end
         self.parts.append(_NumberedWords(first, words, number, values, most))
-        self.end += ranks * words
+        self.end += arrays * words
         return first
 
 
@@ -288,7 +292,7 @@ def cells_of(program: Program, given: Given) -> CountCells:
     """The cells of all tables of counts of a program, or of several that are joined."""
     numbering, stages = _Numbering(), stages_of(program)
     for stage in stages:
-        numbering.add(stage, program.ranks, given)
+        numbering.add(program, stage, given)
     counted = sorted({placeholder for placeholder, _ in numbering.tables})
     tables = tuple(_cells_of_table(program, stages, number, numbering.tables) for number in counted)
     return _compact(numbering.parts, tables)
@@ -336,12 +340,12 @@ def _compact(parts: Sequence[_NumberedWords], tables: tuple[TableCells, ...]) ->
         for name in ("first", "words", "input", "most")
     )
     part_of = np.searchsorted(first, words, side="right") - 1
-    rank, word = np.divmod(words - first[part_of], np.maximum(per_rank[part_of], 1))
+    row, word = np.divmod(words - first[part_of], np.maximum(per_rank[part_of], 1))
     fixed: np.ndarray = np.full(len(words), UNKNOWN, np.int64)
     for number, part in enumerate(parts):
         if part.values is not None:
             of_part = part_of == number
-            values = part.values[rank[of_part], word[of_part]]
+            values = part.values[row[of_part], word[of_part]]
             fixed[of_part] = np.maximum(values.astype(np.int64), 0)
 
     def renumbered(column: np.ndarray) -> np.ndarray:
@@ -357,7 +361,7 @@ def _compact(parts: Sequence[_NumberedWords], tables: tuple[TableCells, ...]) ->
         )
         for table in tables
     )
-    return CountCells(inputs[part_of], rank, word, fixed, most[part_of], compact)
+    return CountCells(inputs[part_of], row, word, fixed, most[part_of], compact)
 
 
 def largest(dtype: DType) -> int:
@@ -380,7 +384,7 @@ def drawn_counts(program: Program, given: Given, seed: int) -> Mapping[int, Word
         return {}
     value, free = _Draw(cells, seed).values(), cells.is_free
     return {
-        number: WordValues(cells.rank[drawn], cells.word[drawn], value[drawn])
+        number: WordValues(cells.row[drawn], cells.word[drawn], value[drawn])
         for number in np.unique(cells.input[free]).tolist()
         for drawn in [np.flatnonzero(free & (cells.input == number))]
     }

@@ -34,14 +34,19 @@ from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_coun
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
-from ncc_runtime.host_memory import check_budget, check_slice
+from ncc_runtime.host_memory import (
+    BESIDE_BYTES,
+    HostMemory,
+    budget_bytes,
+    check_slice,
+    literal_memory,
+)
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.lowering.lower import lower, without_garbage_collection
-from ncc_runtime.neff import container
 from ncc_runtime.neff.program import Program
-from ncc_runtime.options import LoadOptions, Policy, RunOptions, plans_apart
-from ncc_runtime.placement import Placement, PlaceOptions, place, place_on
-from ncc_runtime.report.run import Run, Verification, heading
+from ncc_runtime.options import Alternatives, LoadOptions, Policy, RunOptions, plans_apart
+from ncc_runtime.placement import STRATEGIES, Placement, PlaceOptions, place, place_on
+from ncc_runtime.report.run import Alternative, Run, Verification, heading, spread_alone
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
 
@@ -50,14 +55,18 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
-    from ncc_runtime.inputs import Given, WordValues
+    from ncc_runtime.inputs import Draw, Given
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
+    from ncc_runtime.ranked_array import RankedArray
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
     from ncc_runtime.verify.proof import Proof
     from ncc_runtime.verify.prove import Evidence
 
+
+MOST_LAYOUTS = 4
+"""Of the memory of steps that feed one another: then they repeat themselves."""
 
 Watch = Callable[["Devices", "Sequence[RowBatch]"], None]
 """Sees rows that are ready just before the devices perform them."""
@@ -75,7 +84,7 @@ class Model:
 
     - `run`: values and times
     - `explain`, `list`, `verify`: what the commands of `nccrt` with these names print
-    - `trace`: the timeline of a run as a file
+    - `trace`, `report`: the timeline of a run as a file, all about it as a page for browsers
     - `topology`: what it is placed on; `svg` draws it with the ranks
     - `warnings`: rules of the hardware that it breaks
     - `executable`: the queues of all ranks, as lowered
@@ -99,6 +108,7 @@ class Model:
         self._free: dict[bool, Executable] = {}
         self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
+        self._memory: dict[Hashable, HostMemory] = {}  # by what it was worked out for
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -107,14 +117,17 @@ class Model:
         from ncc_runtime.report import html
         from ncc_runtime.report.topology.svg import as_html
 
-        picture = as_html(self.topology, self.executable.placement)
+        picture = as_html(self.topology, self.executable.placement, self.svg())
         return html.block(html.line(heading(self.executable)), picture)
 
     def svg(self) -> str:
-        """The picture of the chips with the ranks on them, as SVG."""
+        """The picture of the chips with the ranks on them, in the colours of groups, as SVG."""
+        from ncc_runtime.report.topology.overlay import Overlay
+        from ncc_runtime.report.topology.run_overlay import divisions_of
         from ncc_runtime.report.topology.svg import as_svg
 
-        return as_svg(self.topology, self.executable.placement)
+        groups = next(iter(divisions_of(self.executable)), None)
+        return as_svg(self.topology, self.executable.placement, Overlay(groups=groups))
 
     @property
     def topology(self) -> Topology:
@@ -146,19 +159,51 @@ class Model:
             self._free[times_only] = self._lowered(self.executable.placement, False, times_only)
         return self._free[times_only]
 
-    def _lowered(self, placement: Placement, deterministic: bool, times_only: bool) -> Executable:
-        """The same program by the same policy, to be timed beside this one."""
+    def _lowered(
+        self,
+        placement: Placement,
+        deterministic: bool,
+        times_only: bool,
+        policy: Policy | None = None,
+    ) -> Executable:
+        """The same program, by the same policy unless another is given, to be timed beside this."""
         return lower(
             self.executable.program,
             placement,
             self.algorithms,
             self.plans,
-            policy=self.executable.policy,
+            policy=policy or self.executable.policy,
             times_only=times_only,
             ignore_memory=self.executable.ignores_memory,
             clock=collective_ps,
             deterministic=deterministic,
         )
+
+    def _alternatives(
+        self, which: Alternatives, decided: Callable[[Executable], Decisions], *, times_only: bool
+    ) -> Iterator[Alternative]:
+        """Times on the other placement, and by the other policy, where these can run."""
+        own, here = self.executable.policy, self.executable.placement
+        strategy = next(word for word in STRATEGIES if word != here.strategy)
+        places = {"": here}
+        with contextlib.suppress(PlacementError):  # ranks that do not divide
+            there = place(self.topology, here.ranks, strategy)
+            if not np.array_equal(there.places, here.places):
+                places[f"placement={strategy}"] = there
+        policies = {"": own}
+        if which is Alternatives.ALL:
+            other = Policy.NEURON if own is Policy.BEST else Policy.BEST
+            policies[f"policy={other}"] = other
+        for where, placement in places.items():
+            for choice, policy in policies.items():
+                words = ",".join(filter(None, (where, choice)))
+                if not words:
+                    continue
+                with contextlib.suppress(LoweringError, PlanError):
+                    deterministic = self.executable.is_deterministic
+                    lowered = self._lowered(placement, deterministic, times_only, policy)
+                    clock = Clock(assumed(lowered)[0], decided(lowered))
+                    yield Alternative(words, clock.spans().time_ps / 1e6)
 
     @property
     def warnings(self) -> tuple[Notice, ...]:
@@ -223,6 +268,25 @@ class Model:
         run.write_trace(path, ranks)
         return run
 
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *inputs: Any,
+        against: "Model | None" = None,
+        ranks: Sequence[int] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """Write a page that opens in any browser, as `nccrt report` does, and return the run.
+
+        As `run(*inputs, values=False, alternatives="placement")` and `Run.write_report`; `against`
+        is the same program elsewhere, which runs as well. `settings` are those of `run`.
+        """
+        settings = {"values": False, "alternatives": "placement", **settings}
+        run = self.run(*inputs, **settings)
+        other = None if against is None else against.run(*inputs, **settings)
+        run.write_report(path, other, ranks)
+        return run
+
     def run(
         self,
         *inputs: Any,
@@ -256,21 +320,98 @@ class Model:
         if options.values:
             from ncc_runtime.inputs import bound_inputs
 
-            arrays = bound_inputs(self.executable.program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(
+                self.executable.program, given, seed, self._drawn_counts, options.threads
+            )
         if options.verify:
             self._check_proofs()
         if options.faults:
+            if arrays is not None:
+                literal_memory(self.executable, options).check(self.executable.ranks)
             run = self._run_with_faults(given, arrays, options)
             return attrs.evolve(run, host_s=time.perf_counter() - started)
         if arrays is None:
             return self._timed(given, options, started)
         machine = self._machine(options)
         tape = self._tape(options) if watch is None else None
+        memory = self._checked_memory(machine, tape, given, options)
         try:
             machine.load(arrays, tape=tape)
-            return self._computed(machine, given, options, started, watch=watch)
+            run = self._computed(machine, given, options, started, watch=watch)
+            return attrs.evolve(run, host_memory=memory)
         finally:
             machine.release()
+
+    def host_memory(
+        self,
+        *inputs: Any,
+        options: RunOptions | None = None,
+        **settings: Any,
+    ) -> HostMemory:
+        """Memory of this host that the values of `run` with the same arguments would take.
+
+        Worked out before anything is loaded or drawn; inputs that are not given would be drawn.
+        InputError if it is more than the run may take, ProofError if the program is not proved.
+        """
+        settings.pop("seed", None)  # it changes nothing
+        options, given = self._request(inputs, options, settings)
+        if options.verify:
+            self._check_proofs()
+        if options.faults:
+            memory = literal_memory(self.executable, options)
+            memory.check(self.executable.ranks)
+            return memory
+        return self._checked_memory(self._machine(options), self._tape(options), given, options)
+
+    def _checked_memory(
+        self,
+        machine: "Devices",
+        tape: Tape | None,
+        given: "Given",
+        options: RunOptions,
+        *,
+        keeps_state: bool = False,
+        feed: Sequence[tuple[int, int]] = (),
+    ) -> HostMemory:
+        """The host memory of a run, or of steps; InputError if it is more than it may take.
+
+        It is worked out once for inputs of a kind: what has run has taken its memory.
+        """
+        from ncc_runtime.execution.values.host_bytes import device_bytes
+        from ncc_runtime.inputs import expected_input, kind_of_inputs
+
+        key = machine, tape, keeps_state, tuple(feed), kind_of_inputs(given)
+        if key in self._memory:
+            return self._memory[key]
+        program = self.executable.program
+        expected = [expected_input(program, k, given) for k in range(len(program.inputs))]
+        machine.choose_layout(
+            [one.row_of for one in expected],
+            [one.is_apart for one in expected],
+            tape,
+            keeps_state=keeps_state,
+        )
+        bytes_of_steps = [device_bytes(machine)]
+        for _ in range(
+            MOST_LAYOUTS if feed else 0
+        ):  # what outputs feed may be equal on fewer ranks
+            before = machine.layout
+            machine.choose_next_layout(feed)
+            if machine.layout is before:
+                break
+            bytes_of_steps.append(device_bytes(machine))
+        held = max((one.ranks for one in self._memory.values()), default=0)
+        memory = HostMemory(
+            max(one.memory for one in bytes_of_steps),
+            sum(one.held_bytes for one in expected)
+            + max((one.passing_bytes for one in expected), default=0),
+            max(one.outputs for one in bytes_of_steps),
+            max(one.scratch for one in bytes_of_steps) + BESIDE_BYTES,
+            budget_bytes(options, held),
+        )
+        memory.check(self.executable.ranks)
+        self._memory = {key: memory}  # the last kind alone: a caller may give many
+        return memory
 
     def run_steps(
         self,
@@ -316,11 +457,11 @@ class Model:
         if options.faults:
             raise InputError("faults happen in one run; give them to `run`")
         program = self.executable.program
-        between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        between = inputs_of_steps(program, feed, batches or {}, draw, seed, options.threads)
         given = {**given, **between.of_step(first)}
         arrays = None
         if options.values:
-            arrays = bound_inputs(program, given, seed, self._drawn_counts)
+            arrays = bound_inputs(program, given, seed, self._drawn_counts, options.threads)
         if options.verify:
             self._check_proofs()
 
@@ -332,14 +473,20 @@ class Model:
                     yield run
                 return
             machine, known = self._machine(options), dict[Hashable, Run]()
+            tape = self._tape(options)
             changed = {number for _, number in between.feed} | between.of_step(first).keys()
-            machine.load(arrays, unchanged=set(range(len(program.inputs))) - changed)
+            unchanged = set(range(len(program.inputs))) - changed
+            memory = self._checked_memory(
+                machine, tape, given, options, keeps_state=True, feed=between.feed
+            )
+            machine.load(arrays, unchanged, tape, keeps_state=True)
             for step in range(first, first + steps):
                 if step > first:
                     started = time.perf_counter()
-                    machine.load_again(between.feed, between.of_step(step))
+                    machine.load_again(between.feed, between.of_step(step), tape)
                 is_shown = outputs_at is None or step in outputs_at
-                yield self._computed(machine, given, options, started, known, is_shown)
+                run = self._computed(machine, given, options, started, known, is_shown)
+                yield attrs.evolve(run, host_memory=memory)
 
         return runs()
 
@@ -348,25 +495,22 @@ class Model:
     ) -> "tuple[RunOptions, Given]":
         """Options and inputs of a run, as far as they can be checked without loading anything."""
         from ncc_runtime.call_signature import arguments
-        from ncc_runtime.inputs import check_constants, numbered
+        from ncc_runtime.inputs import check_values, numbered
 
         known = {field.name for field in attrs.fields(RunOptions)}
         named = {key: settings.pop(key) for key in list(settings) if key not in known}
-        options = attrs.evolve(options or RunOptions(), **settings)
+        options = RunOptions(**settings) if options is None else attrs.evolve(options, **settings)
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
         if options.values or options.verify:
-            self.executable.check_all_ranks_have_columns()
+            self.executable.check_is_whole()
         if options.values and self.executable.ignores_memory:
             raise InputError(
                 "the program takes more memory than a rank has, which was ignored to time it: it "
                 "has no values; run it with --no-values"
             )
         if options.values:
-            check_constants(program)
-        if self._machine_key(options) not in self._machines:  # those have taken their memory
-            held = sum(machine.held_bytes for machine in self._machines.values())
-            check_budget(self.executable, options, held)
+            check_values(program)
         return options, given
 
     def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
@@ -380,7 +524,26 @@ class Model:
                 decisions = self._decisions(other, given, options)
                 beside_us[number] = Clock(assumed(other)[0], decisions).spans().time_ps / 1e6
         trace, traffic = timed if options.clock else None, traffic_of(timed)
-        return self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        alternatives: tuple[Alternative, ...] = ()
+        if options.clock and options.alternatives is not Alternatives.NONE:
+            alternatives = tuple(
+                self._alternatives(
+                    options.alternatives,
+                    lambda other: self._decisions(other, given, options),
+                    times_only=not given,
+                )
+            )
+        run = self._run_of(options, trace, traffic, started, beside_us, notes=notes)
+        return attrs.evolve(run, alternatives=alternatives)
+
+    def time_us(self, trip_counts: Mapping[str, int] | None = None) -> float:
+        """The time of a run without values, in microseconds, where nothing else is asked for.
+
+        `trip_counts` is as of RunOptions. ControlError where data decides.
+        """
+        options = RunOptions(values=False, trip_counts=trip_counts or {})
+        decisions = self._decisions(self.executable, {}, options)
+        return Clock(assumed(self.executable)[0], decisions).spans().time_ps / 1e6
 
     def _computed(
         self,
@@ -402,7 +565,7 @@ class Model:
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
             host_s = time.perf_counter() - started
-            return attrs.evolve(known[key], outputs=outputs, host_s=host_s)
+            return attrs.evolve(known[key], ranked_outputs=outputs, host_s=host_s)
         trace: Trace | None = None
         if options.clock:
             trace = simulate(sizes.sized(), recorded, sizes.repeated())
@@ -414,10 +577,26 @@ class Model:
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
                 beside_us[number] = Clock(other, moved).spans().time_ps / 1e6
-        run = self._run_of(options, trace, traffic, started, beside_us, outputs, interpreters=by)
+        run = self._run_of(
+            options,
+            trace,
+            traffic,
+            started,
+            beside_us,
+            outputs,
+            interpreters=by,
+            spread=machine.output_arrays.whole,
+        )
+        if options.clock and options.alternatives is not Alternatives.NONE and not has_counts:
+            more = self._alternatives(
+                options.alternatives,
+                lambda other: recorded.moved(self.executable, other),
+                times_only=False,
+            )
+            run = attrs.evolve(run, alternatives=tuple(more))
         if known is not None:
             known.clear()
-            known[key] = attrs.evolve(run, outputs=[])
+            known[key] = attrs.evolve(run, ranked_outputs=())
         return run
 
     def _run_of(
@@ -427,16 +606,17 @@ class Model:
         traffic: tuple[Traffic, ...],
         started: float,
         beside_us: Sequence[float | None],
-        outputs: Sequence[np.ndarray] = (),
+        outputs: "Sequence[RankedArray]" = (),
         notes: tuple[str, ...] = (),
         interpreters: Mapping[int, str] | None = None,
+        spread: "Callable[[int, RankedArray], np.ndarray]" = spread_alone,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
 
         return Run(
             executable=self.executable,
             options=options,
-            outputs=[*outputs],
+            ranked_outputs=outputs,
             trace=trace,
             healthy_us=beside_us[0],
             free_us=beside_us[1],
@@ -445,18 +625,20 @@ class Model:
             notes=notes,
             verdicts=self.verdicts,
             interpreters=interpreters or {},
+            spread=spread,
             host_s=time.perf_counter() - started,
             assemble=self._result if options.values else None,
         )
 
     def _run_with_faults(
-        self, given: "Given", arrays: Iterable[np.ndarray] | None, options: RunOptions
+        self, given: "Given", arrays: "Iterable[RankedArray] | None", options: RunOptions
     ) -> Run:
         """A run in which faults happen; of one that does not come to its end only the report."""
         from ncc_runtime.faults.files import as_faults
         from ncc_runtime.faults.outcome import Laboratory
         from ncc_runtime.faults.report import reported
         from ncc_runtime.faults.watchdog import exec_timeout_ps
+        from ncc_runtime.ranked_array import RankedArray
 
         if not options.clock:
             raise InputError("faults happen at times: a run with faults needs the clock")
@@ -468,13 +650,17 @@ class Model:
         faults = as_faults(options.faults)
         executable, clock = self.executable, None
         notes: tuple[str, ...] = ()
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         inputs = arrays
         if inputs is None:
             sized, notes = assumed(executable)
             clock = Clock(sized, self._decisions(executable, given, options))
         laboratory = Laboratory(
-            executable, lambda: inputs or (), is_proved=options.verify, clock=clock
+            executable,
+            lambda: inputs or (),
+            is_proved=options.verify,
+            clock=clock,
+            threads=options.threads,
         )
         timeout_ps = exec_timeout_ps(options.exec_timeout_s)
         has_values = inputs is not None
@@ -491,7 +677,7 @@ class Model:
         return Run(
             executable=executable,
             options=options,
-            outputs=outputs,
+            ranked_outputs=[RankedArray.of_each(array) for array in outputs],
             trace=trace,
             traffic=traffic,
             proofs=self.proofs if options.verify else (),
@@ -511,28 +697,29 @@ class Model:
         """
         from ncc_runtime.call_signature import arguments
         from ncc_runtime.faults.outcome import Laboratory
-        from ncc_runtime.inputs import bound_inputs, check_constants, numbered
+        from ncc_runtime.inputs import bound_inputs, check_values, numbered
 
         options = options or RunOptions()
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
-        self.executable.check_all_ranks_have_columns()
+        self.executable.check_is_whole()
         if options.verify:
             self._check_proofs()
 
-        def bound() -> Iterable[np.ndarray]:
-            check_constants(program)
-            check_budget(self.executable, options)
-            return bound_inputs(program, given, seed, self._drawn_counts)
+        def bound() -> "Iterable[RankedArray]":
+            check_values(program)
+            literal_memory(self.executable, options).check(self.executable.ranks)
+            return bound_inputs(program, given, seed, self._drawn_counts, options.threads)
 
         return Laboratory(
             self.executable,
             bound,
             is_proved=options.verify,
             memory_bytes=options.memory_bytes,
+            threads=options.threads,
         )
 
-    def _result(self, outputs: Sequence[np.ndarray]) -> Any:
+    def _result(self, outputs: "Sequence[RankedArray]") -> Any:
         from ncc_runtime.call_signature import result
 
         return result(self.signature, self.executable.program, outputs)
@@ -552,16 +739,15 @@ class Model:
         )
         return decisions_without_values(executable, options.trip_counts, inputs)
 
-    def _drawn_counts(
-        self, given: Mapping[int, np.ndarray], seed: int
-    ) -> "Mapping[int, WordValues]":
-        """Tables of counts that fit the buffers, where a seed fills them."""
+    @functools.cached_property
+    def _drawn_counts(self) -> "Draw | None":
+        """What draws tables of counts that fit the buffers; None if the program has none."""
         program = self.executable.program
         if not any(placeholder.op.is_counted for placeholder in program.placeholders):
-            return {}
+            return None
         from ncc_runtime.random_counts import drawn_counts
 
-        return drawn_counts(program, given, seed)
+        return functools.partial(drawn_counts, program)
 
     @contextlib.contextmanager
     def _explained(self, given: Container[int]) -> Iterator[None]:
@@ -761,18 +947,18 @@ def load_on(
     where: PlaceOptions | Placement,
     options: LoadOptions,
     signature: "CallSignature | None" = None,
+    plans: "Sequence[PlanFile]" = (),
 ) -> Model:
-    """The same with options as objects."""
+    """The same with options as objects; `plans` are files that have been read."""
     placement = where if isinstance(where, Placement) else place_on(where, program.ranks)
     of_groups = verdicts(program, placement)
     if options.strict:
         refuse(of_groups)
-    plans: tuple[PlanFile, ...] = ()
     if options.plans:
         from ncc_runtime.plans.files import read_plans
 
         with without_garbage_collection():
-            plans = read_plans(options.plans)
+            plans = (*plans, *read_plans(options.plans))
     executable = lower(
         program,
         placement,
@@ -816,6 +1002,8 @@ def program_of(neff: Neff | Sequence[tuple[Neff, Sequence[int]]]) -> Program:
         return neff
     if isinstance(neff, list | tuple):
         return _joint_program(neff)
+    from ncc_runtime.neff import container
+
     if isinstance(neff, str | os.PathLike):
         return container.load(Path(neff))
     if isinstance(neff, bytes):

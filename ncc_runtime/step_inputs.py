@@ -10,9 +10,18 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray, shown
 from ncc_runtime.errors import InputError
-from ncc_runtime.inputs import check_type, checked_input, numbered, parameter_text, seeded
+from ncc_runtime.inputs import (
+    Array,
+    check_type,
+    checked_input,
+    numbered,
+    parameter_text,
+    seeded,
+)
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.stages import ranks_text, stages_of
+from ncc_runtime.ranked_array import RankedArray
+from ncc_runtime.threads import Threads
 
 Feed = tuple[tuple[int, int], ...]
 """Pairs of an output and the input that takes it at the next step, by number."""
@@ -27,13 +36,14 @@ class InputsOfSteps:
     batches: Mapping[int, StoredArray]  # by input: a row for each step, [rows, …]
     drawn: tuple[int, ...]  # inputs that are drawn anew at every step
     seed: int
+    threads: Threads
 
     @property
     def rows(self) -> Mapping[int, int]:
         """Of each input with batches: after how many steps they begin again."""
         return {number: array.shape[0] for number, array in self.batches.items()}
 
-    def of_step(self, step: int) -> dict[int, np.ndarray]:
+    def of_step(self, step: int) -> dict[int, RankedArray]:
         """The inputs of a step that are not those of the step before, each [ranks, *shape].
 
         The same whenever it is asked for, so that a run that goes on reads what it would have read.
@@ -42,9 +52,7 @@ class InputsOfSteps:
         rows = {number: row_of(array, step) for number, array in self.batches.items()}
         own = {number: checked_input(program, number, row) for number, row in rows.items()}
         for number in self.drawn:
-            generator = np.random.default_rng([self.seed, step, number])
-            tensor = program.tensors[program.inputs[number]]
-            own[number] = seeded(tensor, len(ranks_of(program, number)), generator)
+            own[number] = seeded(program, number, self.seed, (step, number), self.threads)
         return own
 
 
@@ -60,6 +68,7 @@ def inputs_of_steps(
     batches: Mapping[Any, Any],
     draw: Sequence[str],
     seed: int | None,
+    threads: int = 1,
 ) -> InputsOfSteps:
     """What the words of a user name, checked: types, shapes, each input once; InputError."""
     pairs = feed_of(program, feed)
@@ -82,10 +91,10 @@ def inputs_of_steps(
             check_type(program, number, row_of(array, 0))
         except InputError as error:
             raise InputError(f"a step's row of batches: {error}") from error
-    return InputsOfSteps(program, pairs, rows, drawn, seed or 0)
+    return InputsOfSteps(program, pairs, rows, drawn, seed or 0, Threads(threads))
 
 
-def _loaded_once(array: np.ndarray | StoredArray) -> StoredArray:
+def _loaded_once(array: Array) -> StoredArray:
     """An array that stays in memory once a row of it was used."""
     load = functools.cache(lambda: np.asarray(array))
     return StoredArray(array.shape, array.dtype, load)

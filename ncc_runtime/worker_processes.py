@@ -18,13 +18,14 @@ from typing import NoReturn, TypeVar
 
 from ncc_runtime import progress
 from ncc_runtime.errors import NccError
+from ncc_runtime.host_limits import processors
 
 Result = TypeVar("Result")
 
 
-def processors() -> int:
+def most_processes() -> int:
     """How many processes may work at a time; 1 where processes cannot be forked."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    return processors() if sys.platform == "linux" else 1
 
 
 def in_order(work: Callable[[int], Result], count: int, processes: int) -> Iterator[Result]:

@@ -11,12 +11,12 @@ from fractions import Fraction
 import attrs
 import numpy as np
 
-from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.parts import PartKind, Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.durations import Duration, duration_of
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 from ncc_runtime.neff.table import InstrTable
 from ncc_runtime.neff.work.instructions import works_of
 from ncc_runtime.neff.work.work import Work

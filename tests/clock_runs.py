@@ -1,12 +1,15 @@
 """Small placed programs for the clock, run by it and by its reference."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pytest
 
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
+from ncc_runtime.execution.clock import uncompiled
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
@@ -23,6 +26,26 @@ from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_comparison import first_difference
 from tests.clock_reference import Reference
 from tests.programs import collective_program
+
+
+class Records(list[Any]):
+    """A table of a clock without machine code; machine code takes no index for one from the end."""
+
+    def __getitem__(self, at: Any) -> Any:
+        assert at >= 0
+        return super().__getitem__(at)
+
+    def __setitem__(self, at: Any, record: Any) -> None:
+        assert at >= 0
+        super().__setitem__(at, record)
+
+
+def refuse_negative_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the clock runs without machine code."""
+    as_records = uncompiled._as_records
+    monkeypatch.setattr(
+        uncompiled, "_as_records", lambda name, table: Records(as_records(name, table))
+    )
 
 
 def planned(executable: Executable, trip_counts: Mapping[str, int] | None = None) -> Decisions:

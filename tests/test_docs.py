@@ -58,8 +58,8 @@ LONG = ("docs/faults.md",)
 PARTS = ("benchmarks", "ir_examples", "tests")
 """Folders of the repository that commands of the documents use."""
 
-NOT_PICTURES_OF_PAGES = ("models.svg",)
-"""Drawn by commands that take hours: the page says which."""
+NOT_PICTURES_OF_PAGES = ("models.svg", "report.png", "report-timeline.png")
+"""Drawn by commands that take hours, the page says which, or by a browser (`make pictures`)."""
 
 
 def marks_of(page: Path) -> Sequence[pytest.MarkDecorator]:
@@ -134,7 +134,7 @@ def test_commands_do_what_the_document_shows(
 def pictures(document: Path) -> list[Path]:
     """Pictures that a document shows."""
     links = documents.links(document.read_text())
-    return [(document.parent / link).resolve() for link in links if link.endswith(".svg")]
+    return [(document.parent / link).resolve() for link in links if link.endswith((".svg", ".png"))]
 
 
 def is_alike(one: str, other: str) -> bool:

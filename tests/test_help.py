@@ -13,6 +13,7 @@ import pytest
 
 from ncc_compiler.cli import commands
 from ncc_runtime.cli import cli
+from tests.chakra import messages
 from tests.documents import ROOT
 from tools.reference import commands_of
 
@@ -58,6 +59,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert ran(f"nccc compile {model} -o {name}.neff", where).returncode == 0
     partial = f"{models}/backup_workers.ir --partial-all-reduce next"
     assert ran(f"nccc compile {partial} -o backup.neff", where).returncode == 0
+    groups = {"1": [0, 1], "2": [2, 3]}
+    nodes = [messages.coll(1, messages.ALL_REDUCE, 64, pg_name="1")]
+    other = [messages.coll(1, messages.ALL_REDUCE, 64, pg_name="2")]
+    messages.write(where / "traces", [nodes, nodes, other, other])
+    (where / "groups.json").write_text(json.dumps(groups))
     return where
 
 

@@ -17,6 +17,7 @@ import ncc_compiler.cli
 import ncc_runtime.cli
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.command_line import DONE, OUR_FAULT, REFUSED, USAGE
+from tests.chakra import messages
 from tests.programs import LOOP_OF_PAIRS
 from tests.runtime.test_calibration import SENDRECV
 
@@ -67,10 +68,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ncc_compiler.compile_file(ROOT / "ir_examples/backup_workers.ir", partial).save(
         made / "partial.neff"
     )
+    messages.write(made / "traces", [[messages.comp(1, us=2)], [messages.comp(1, us=3)]])
     (made / "loop.ir").write_text(LOOP_OF_PAIRS)
     ncc_compiler.compile_text(LOOP_OF_PAIRS).save(made / "loop.neff")
     (made / "faults.toml").write_text(FAULTS)
     (made / "late.toml").write_text('[[fault]]\nwhat = "rank * late by uniform(0us, 9us)"\n')
+    (made / "points.toml").write_text(
+        '[[grid]]\nop = "all_reduce"\nranks = [2, 4096]\nsize = 64\ntopology = "trn2.3xlarge"\n'
+        f'samples = 8\ndown = "c0-c1"\n[[point]]\nprogram = "{made}/mlp.neff"\n'
+        f'[[point]]\nmodel = "{HLO}"\nlevel = 0\nstrict = true\n'
+    )
     row = {"table": "t", "instance": SENDRECV.instance, "ranks": 2, "op": "sendrecv"}
     row |= {"dtype": SENDRECV.dtype, "size_bytes": 4096, "time_us": 20.0}
     (made / "rows.json").write_text(json.dumps({"rows": [row]}))
@@ -85,6 +92,8 @@ SUCCESSES = [
     ("nccc-compile", "{0}/loop.ir -o {0}/new.neff"),  # warns
     ("nccc-compile", f"{HLO} --print program"),
     ("nccc-compile", f"{HLO} --time-passes -o {{0}}/new.neff"),
+    ("nccc-compile", "{0}/traces -o {0}/new.neff"),
+    ("nccc-compile", "{0}/traces --print graph"),
     ("nccc-check", HLO),
     ("nccc-list", "{0}/mlp.neff"),
     ("nccrt-run", "{0}/mlp.neff --seed 0"),
@@ -128,6 +137,9 @@ SUCCESSES = [
     ("nccrt-bench", "sendrecv -r 2 -b 4KB --topology trn2.3xlarge --compare {0}/rows.json"),
     ("nccrt-stale", "{0}/partial.neff --first 12,8 --steps 2 --draw arg2"),
     ("nccrt-stale", "{0}/partial.neff --first 12 --steps 1 --no-values --bound 1"),
+    ("nccrt-sweep", "{0}/points.toml -j 1"),
+    ("nccrt-report", "{0}/mlp.neff -o {0}/new.html --per-step 32"),
+    ("nccrt-report", "{0}/loop.neff --against trn1 --alternatives all -o {0}/new.html"),
     ("nccrt-topology-list", ""),
     ("nccrt-topology-show", "trn2 --ranks 8"),
     ("nccrt-topology-show", "trn1.2xlarge"),
@@ -145,6 +157,18 @@ def test_results_are_what_the_schema_says(
 ) -> None:
     code, found = answered(name, shlex.split(arguments.format(folder)), capsys)
     assert code == DONE, found["errors"]
+
+
+def test_lines_of_a_sweeps_results_are_what_the_schema_says(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "points.jsonl"
+    answered("nccrt-sweep", [str(folder / "points.toml"), "--out", str(out), "-j", "1"], capsys)
+    validator = Draft202012Validator(SCHEMAS["sweep-result"])
+    lines = list(map(json.loads, out.read_text().splitlines()))
+    assert {line["status"] for line in lines} == {"done", "refused"}
+    for line in lines:
+        validator.validate(line)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +202,7 @@ REFUSED_ARGUMENTS = {
     "nccrt-goodput": ["--step-time", "1s", "--checkpoint-time", "9s", "--mtbf", "5s"],
     "nccrt-bench": ["all_reduce", "-r", "8", "--topology", "no_such_machine"],
     "nccrt-stale": ["no_such.neff", "--first", "1"],
+    "nccrt-report": ["no_such.neff", "-o", "no_such.html"],
 }
 COMMANDS = sorted(name for name in SCHEMAS if name.startswith(("nccc-", "nccrt-")))
 

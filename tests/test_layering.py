@@ -22,16 +22,26 @@ ERRORS = "ncc_runtime.errors"
 FILES = "ncc_runtime.input_files"
 MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
+CACHE = "ncc_runtime.user_cache"
+MACHINE_CODE = "ncc_runtime.machine_code"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
+
+RANKED = "ncc_runtime.ranked_array"
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
+    RANKED: set(),
+    CACHE: set(),
+    "ncc_runtime.record_code": {CACHE},
     "ncc_runtime.progress_bar": {PROGRESS},
+    MACHINE_CODE: {PROGRESS, CACHE},
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
-    "ncc_runtime.options": {ERRORS},
+    "ncc_runtime.host_limits": set(),
+    "ncc_runtime.threads": set(),
+    "ncc_runtime.options": {ERRORS, "ncc_runtime.host_limits"},
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
     # the runtime, which knows the topology but no compiler
@@ -48,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         PROGRESS,
         ERRORS,
         "ncc_runtime.group_rules",
-        "ncc_runtime.free_memory",
+        "ncc_runtime.host_limits",
         "ncc_runtime.options",
         NEFF,
         "ncc_runtime.topology",
@@ -95,9 +105,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.verify.proof",
     },
     "ncc_runtime.execution": {
+        MACHINE_CODE,
         PROGRESS,
+        RANKED,
+        CACHE,
         ERRORS,
         NEFF,
+        "ncc_runtime.threads",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",
@@ -106,31 +120,50 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.placement",
         "ncc_runtime.topology",
     },
-    "ncc_runtime.array_files": {ERRORS, FILES, NEFF},
-    "ncc_runtime.inputs": {ERRORS, NEFF, "ncc_runtime.array_files"},
-    "ncc_runtime.call_signature": {ERRORS, NEFF, "ncc_runtime.inputs", "ncc_runtime.options"},
+    "ncc_runtime.array_files": {ERRORS, FILES, NEFF, RANKED},
+    "ncc_runtime.random_values": {NEFF, "ncc_runtime.threads"},
+    "ncc_runtime.inputs": {
+        ERRORS,
+        NEFF,
+        RANKED,
+        "ncc_runtime.array_files",
+        "ncc_runtime.random_values",
+        "ncc_runtime.threads",
+    },
+    "ncc_runtime.call_signature": {
+        ERRORS,
+        NEFF,
+        RANKED,
+        "ncc_runtime.inputs",
+        "ncc_runtime.options",
+    },
     "ncc_runtime.step_inputs": {
         ERRORS,
         NEFF,
+        RANKED,
         "ncc_runtime.array_files",
         "ncc_runtime.inputs",
+        "ncc_runtime.threads",
     },
     "ncc_runtime.random_counts": {ERRORS, NEFF, "ncc_runtime.execution", "ncc_runtime.inputs"},
     "ncc_runtime.host_memory": {
         ERRORS,
         NEFF,
-        "ncc_runtime.free_memory",
+        "ncc_runtime.host_limits",
         "ncc_runtime.lowering.executable",
         "ncc_runtime.options",
     },
-    "ncc_runtime.worker_processes": {ERRORS, PROGRESS},
+    "ncc_runtime.words": {ERRORS},
+    "ncc_runtime.worker_processes": {ERRORS, PROGRESS, "ncc_runtime.host_limits"},
     "ncc_runtime.report": {
         PROGRESS,
+        RANKED,
         ERRORS,
         NEFF,
         "ncc_runtime.collectives",
         "ncc_runtime.execution",
         "ncc_runtime.group_rules",
+        "ncc_runtime.host_memory",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
         "ncc_runtime.lowering.executable",
@@ -140,9 +173,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.plans",
         "ncc_runtime.topology",
         "ncc_runtime.verify.proof",
+        "ncc_runtime.words",
     },
     "ncc_runtime.faults": {
         PROGRESS,
+        RANKED,
         ERRORS,
         FILES,
         NEFF,
@@ -202,6 +237,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.pipeline": {ERRORS, NEFF, "ncc_runtime.verify"},
     "ncc_runtime.runtime": {"ncc_runtime"},
     "ncc_runtime.jobs": {"ncc_runtime"},
+    "ncc_runtime.sweep": {"ncc_runtime"},
     "ncc_runtime.commands": {"ncc_runtime"},
     "ncc_runtime.cli": {"ncc_runtime"},
     "ncc_runtime.entry": {"ncc_runtime"},
@@ -209,9 +245,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # the compiler, which knows the contract but no topology
     "ncc_compiler.diagnostics": set(),
     "ncc_compiler.options": set(),
-    "ncc_compiler.syntax": {"ncc_compiler.diagnostics", *TABLES},
+    "ncc_compiler.syntax": {"ncc_compiler.diagnostics", CACHE, *TABLES},
     "ncc_compiler.ir": {"ncc_compiler.diagnostics", "ncc_compiler.syntax", FILES, *TABLES},
-    "ncc_compiler.frontends": {"ncc_compiler.diagnostics", "ncc_compiler.ir", FILES, PROGRESS},
+    "ncc_compiler.frontends": {
+        "ncc_compiler.diagnostics",
+        "ncc_compiler.ir",
+        FILES,
+        PROGRESS,
+        *TABLES,
+    },
     "ncc_compiler.reference": {"ncc_compiler.diagnostics", "ncc_compiler.ir", *TABLES},
     "ncc_compiler.passes": {
         PROGRESS,
@@ -267,13 +309,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_compiler.driver": {"ncc_compiler", NEFF, FILES, PROGRESS},
     "ncc_compiler.frameworks": {"ncc_compiler"},
     "ncc_compiler.refusals": {"ncc_compiler.diagnostics", "ncc_runtime.command_line"},
-    "ncc_compiler.cli": {"ncc_compiler", NEFF, ERRORS, FILES, "ncc_runtime.command_line"},
+    "ncc_compiler.cli": {
+        "ncc_compiler",
+        NEFF,
+        ERRORS,
+        FILES,
+        "ncc_runtime.command_line",
+        "ncc_runtime.words",
+    },
     "ncc_compiler.entry": {"ncc_compiler", "ncc_runtime.entry"},
     "ncc_compiler.__init__": {"ncc_compiler"},
 }
 
 SHOWN_BY = {  # what users hold shows itself: its methods import the report, when they are called
-    "ncc_runtime.report.run": {"ncc_runtime.report.summary"},
+    "ncc_runtime.report.run": {"ncc_runtime.report.summary", "ncc_runtime.report.page.page"},
     "ncc_runtime.topology.graph": {
         "ncc_runtime.report.topology.svg",
         "ncc_runtime.report.topology.text",
@@ -287,9 +336,13 @@ HOMES = {  # third-party packages that one place of ours wraps
     "lark": "ncc_compiler.syntax ncc_runtime.faults.text",
     "jsonschema": "ncc_runtime.topology.format.schema",
     "tree_sitter": "ncc_runtime.topology.format.toml_file",
-    "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document",
+    "msgspec": "ncc_runtime.neff.document ncc_runtime.plans.document ncc_runtime.sweep.store",
+    "joblib": "ncc_runtime.sweep.workers",
+    "distributed": "ncc_runtime.sweep.workers",
     "matplotlib": "ncc_runtime.report.plot_file",
+    "platformdirs": "ncc_runtime.user_cache",
     "perfetto": "ncc_runtime.report.timeline.perfetto_file",
+    "google": "ncc_runtime.neff.shared.chakra ncc_compiler.frontends.chakra.files",
 }
 
 

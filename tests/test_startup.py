@@ -1,5 +1,6 @@
 """Help loads little: what is slow to import is imported by who needs it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -112,7 +113,9 @@ NO_COMMAND_NEEDS = ("email", "llvmlite", "networkx", "numba", "perfetto", "rich"
 
 BENCH_NEEDS_NOT = (
     *NO_COMMAND_NEEDS,
+    "ml_dtypes",
     "numpy.random",
+    "subprocess",
     "ncc_runtime.calibration.measured_files",
     "ncc_runtime.commands.run",
     "ncc_runtime.execution.values.devices",
@@ -131,8 +134,26 @@ RUN_NEEDS_NOT = (
 )
 
 
-def loaded_by_a_command(arguments: list[str], names: tuple[str, ...]) -> str:
-    code = _PROBE.format(module="ncc_runtime.cli", arguments=arguments, heavy=names)
+COMPILE_NEEDS_NOT = (
+    *NO_COMMAND_NEEDS,
+    "jax",
+    "ml_dtypes",
+    "numpy.random",
+    "subprocess",
+    "ncc_compiler.frameworks",
+    "ncc_compiler.frontends.jax_program",
+    "ncc_compiler.frontends.pytorch",
+    "ncc_compiler.pass_report",
+    "ncc_compiler.reference",
+    "ncc_runtime.neff.listing",
+    "ncc_runtime.topology",
+)
+
+
+def loaded_by_a_command(
+    arguments: list[str], names: tuple[str, ...], module: str = "ncc_runtime.cli"
+) -> str:
+    code = _PROBE.format(module=module, arguments=arguments, heavy=names)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     _, status, *loaded = done.stdout.strip().splitlines()[-1].split()
     assert status == "0"
@@ -149,3 +170,37 @@ def test_a_run_loads_no_other_command_no_faults_and_no_timelines(tmp_path: Path)
     text = "ENTRY m { p = f32[4] parameter(0) ROOT n = f32[4] negate(p) }"
     path.write_bytes(ncc_compiler.compile_text(text).data)
     assert loaded_by_a_command(["run", str(path), "--seed", "0"], RUN_NEEDS_NOT) == "-"
+
+
+def test_compiling_a_text_loads_no_other_front_end_no_interpreter_and_no_topology(
+    tmp_path: Path,
+) -> None:
+    model = Path(__file__).parents[1] / "ir_examples" / "distributed_mean.ir"
+    compiling = ["compile", str(model), "-o", str(tmp_path / "m.neff")]
+    assert loaded_by_a_command(compiling, COMPILE_NEEDS_NOT, "ncc_compiler.cli") == "-"
+
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+_THREADS = """
+import os, sys
+from ncc_runtime.entry import main
+sys.argv[1:] = ["bench", "all_reduce", "-r", "2", "-b", "1MB", "-e", "1MB"]
+main()
+print(len(os.listdir("/proc/self/task")), os.environ["OPENBLAS_NUM_THREADS"])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux tells of threads")
+def test_openblas_starts_no_threads_that_nobody_uses() -> None:
+    environment = {name: text for name, text in os.environ.items() if name != _BLAS_THREADS}
+    command = [sys.executable, "-c", _THREADS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1 1"
+
+
+def test_a_number_of_threads_that_the_user_gave_to_openblas_stays() -> None:
+    command = [sys.executable, "-c", _THREADS]
+    environment = {**os.environ, _BLAS_THREADS: "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "3"

@@ -61,6 +61,7 @@ def linked(folder: Path, kind: str, source: str, suffix: str) -> str:
         (["explain", "m.neff", "--plan", "x.xml"], "x.xml", "--save-plan", ".xml"),
         (["bench", "all_reduce", "-r", "4", "--topology", "t.toml"], "t.toml",
          "--report-to-json-file", ".json"),
+        (["report", "m.neff", "--placement", "p.json"], "p.json", "--output", ".html"),
         (["topology", "show", "t.toml"], "t.toml", "--svg", ".svg"),
         (["calibrate", "rows.json"], "rows.json", "--out", ".toml"),
     ],
@@ -111,6 +112,7 @@ WRITERS = [
     (nccrt, ["bench", "all_reduce", "-r", "4", "--report-to-json-file", "y.json"], "y.json"),
     (nccrt, ["bench", "all_reduce", "-r", "4", "--report-to-csv-file", "y.csv"], "y.csv"),
     (nccrt, ["bench", "all_reduce", "-r", "4", "--plot", "y.svg"], "y.svg"),
+    (nccrt, ["report", "m.neff", "-o", "x.html"], "x.html"),
     (nccrt, ["topology", "show", "trn2", "--svg", "x.svg"], "x.svg"),
 ]
 

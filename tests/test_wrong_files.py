@@ -10,6 +10,7 @@ import ncc_compiler
 from ncc_compiler import cli as nccc
 from ncc_runtime import cli as nccrt
 from ncc_runtime.input_files import MOST_RECOGNISED_BYTES, FileRole, recognised
+from tests.chakra import messages
 from tests.documents import ROOT
 
 MEAN = ROOT / "ir_examples" / "distributed_mean.ir"
@@ -34,6 +35,7 @@ OTHERS: dict[str, tuple[bytes, str]] = {
     "sketch.json": (b'{"nics_per_node": 8, "intranode_sketch": {}}', "a communication sketch"),
     "flows.json": (b'{"1-Epoch_Duration": 2.5, "7-Flows": {}}', "an input or a schedule of TE-CCL"),
     "trace.json": (b'{"schema": "1.1.1-chakra.0.0.4", "nodes": []}', "an execution trace"),
+    "rank.bin": (messages.file_of([messages.comp(1)]), "an execution trace of a rank"),
     "timeline.json": (b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "a timeline"),
     "module.mlir.txt": (
         b'#loc = loc("a")\nmodule @jit_f attributes {mhlo.num_partitions = 8 : i32} {\n}\n',

@@ -8,6 +8,7 @@ from ncc_compiler.codegen.select import SELECTORS
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node
+from ncc_compiler.ir.op_tables.numeric import AMOUNTS, WORK
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.products import PRODUCTS, multiply_adds
@@ -24,6 +25,8 @@ def costs(node: Node, results: list[ArrayType], operands: list[ArrayType]) -> In
 
     Raises CompileError where they are too many to be counted.
     """
+    if node.op == WORK:
+        return InstructionCosts(*(node.integer(name) for name in AMOUNTS))
     selected = SELECTORS.get(node.op)
     flops = 0
     if selected is not None and selected.opcode in PRODUCTS:

@@ -26,7 +26,6 @@ from ncc_compiler.codegen.regions import (
 )
 from ncc_compiler.codegen.select import REGIONS
 from ncc_compiler.ir.graph import Callee, Computation, Module, Node, SourceFrame
-from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_compiler.ir.ops import BARRIERS
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.durations import engine_of
@@ -39,6 +38,7 @@ from ncc_runtime.neff.program import (
     ValueType,
 )
 from ncc_runtime.neff.shared.dtypes import scalar
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 from ncc_runtime.neff.work.instructions import phases_of_fusion
 
 Values = tuple[int, ...]

@@ -20,7 +20,6 @@ from ncc_compiler.codegen.order import Barrier, Order, Point, in_order, order_st
 from ncc_compiler.codegen.placement import BufferPlacement
 from ncc_compiler.diagnostics import InternalError
 from ncc_compiler.ir.graph import Module
-from ncc_compiler.ir.identity_memo import IdentityMemo
 from ncc_runtime.neff import check, container
 from ncc_runtime.neff.isa import ENGINES, WAIT, Engine
 from ncc_runtime.neff.memory import memory_of, memory_text
@@ -36,6 +35,7 @@ from ncc_runtime.neff.program import (
     Tensor,
     TensorId,
 )
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 
 

@@ -63,10 +63,12 @@ def parameters_of(
         for k, (array, text) in enumerate(zip(arrays, texts, strict=True)):
             array_name = f"{name}[{k}]" if name and len(arrays) > 1 else name
             array_sharding = sharding(text, module.replica_count, module.num_partitions)
-            number = None
+            number, whole = None, None
             if array_sharding is not None and len(array_sharding.tiles) == len(array.shape):
                 number = shardings.setdefault(array_sharding, len(shardings))
-            parameters.append(ArrayInfo(array_name, number))
+            elif array_sharding is None and _is_replicated(text, module.num_partitions):
+                whole = array.shape
+            parameters.append(ArrayInfo(array_name, number, whole))
     is_any_known = any(parameter != ArrayInfo() for parameter in parameters)
     return tuple(parameters) if is_any_known else (), tuple(shardings)
 
@@ -113,7 +115,11 @@ def described(
         if array.sharding:
             text = re.sub(r"\s*([\[\]{}(),=:])\s*", r"\1", array.sharding).strip()[1:-1]
             found = sharding(text, program.replica_count, program.num_partitions)
-            if found is None and array.shape == shape and _is_replicated(text, program):
+            if (
+                found is None
+                and array.shape == shape
+                and _is_replicated(text, program.num_partitions)
+            ):
                 return ArrayInfo(name, None, shape)
         elif found is None and array.shape == shape and program.ranks == 1:
             whole = shape
@@ -178,9 +184,9 @@ def _donated(program: Program, parameters: Sequence[WholeArray]) -> tuple[tuple[
     return tuple(sorted(pairs.items()))
 
 
-def _is_replicated(text: str, program: Program) -> bool:
+def _is_replicated(text: str, partitions: int) -> bool:
     """Whether every device has all of the array; some texts do not tell, see above."""
-    tiling = _tiling(text, program.num_partitions)
+    tiling = _tiling(text, partitions)
     return text == "replicated" or (tiling is not None and math.prod(tiling[0]) == 1)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from ncc_compiler.codegen.leaves import element_span
-from ncc_compiler.codegen.select import ANY_REGION, REGIONS, SELECTORS
+from ncc_compiler.codegen.select import ANY_REGION, REGIONS, SELECTORS, engine_of
 from ncc_compiler.diagnostics import CompileError, Diagnostic
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
@@ -31,7 +31,7 @@ def selected_instr(
 ) -> SelectedInstr:
     """The instruction of a node; `number_of` gives the numbers of regions."""
     selection = SELECTORS[node.op]
-    engine, attributes = selection.engine, selection.attributes(node)
+    engine, attributes = engine_of(node), selection.attributes(node)
     for key, name in REGIONS.get(node.op, {}).items():
         computation = module.computations[node.callee(key)]
         # The last region decides where there are two: of a select-and-scatter the scatter.

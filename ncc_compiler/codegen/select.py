@@ -12,6 +12,7 @@ import attrs
 from ncc_compiler.ir.custom_calls import call_of
 from ncc_compiler.ir.graph import Node, Padding
 from ncc_compiler.ir.op_tables.collectives import HLO_COLLECTIVES
+from ncc_compiler.ir.op_tables.numeric import AMOUNTS, WORK
 from ncc_compiler.ir.ops import BARRIERS
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.placeholder import CollectiveOp
@@ -134,6 +135,11 @@ def _lapack(node: Node) -> Attributes:
     return {"routine": call.routine, **call.options}
 
 
+def _work(node: Node) -> Attributes:
+    given = _numbers("duration_ps")(node) if "duration_ps" in node.attributes else {}
+    return {**_numbers(*AMOUNTS)(node), **_texts("dtype")(node), **given}
+
+
 def _rows(engine: Engine, names: str) -> Mapping[str, Selection]:
     return {name: Selection(name, engine, _none) for name in names.split()}
 
@@ -179,8 +185,15 @@ SELECTORS: Mapping[str, Selection] = {
     "slice": Selection("slice", Engine.SYNC, _slice),
     "transpose": Selection("transpose", Engine.SYNC, _dimensions),
     "triangular-solve": Selection("triangular-solve", Engine.GPSIMD, _triangular_solve),
+    WORK: Selection("work", Engine.TENSOR, _work),  # or as it says: see engine_of
 }
 """Ops that become one instruction."""
+
+
+def engine_of(node: Node) -> Engine:
+    """The engine of an op that becomes one instruction and has no region."""
+    return Engine(node.attributes["engine"]) if node.op == WORK else SELECTORS[node.op].engine
+
 
 REGIONS: Mapping[str, Mapping[str, str]] = {
     "map": {"to_apply": "region"},

@@ -4,12 +4,10 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,6 +20,9 @@ from ncc_compiler.frontends.partitioned import (
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.input_files import MOST_MODEL_BYTES, read_file
 from ncc_runtime.progress import phase
+
+if TYPE_CHECKING:
+    import subprocess
 
 KINDS: Mapping[str, str] = {
     ".mlir": "StableHLO",
@@ -46,7 +47,8 @@ class ModelText:
     `ranks_are_inferred` says that the number of ranks is a guess, since the file records none.
     `parameters` and `results` are in the order of the program's inputs and outputs, one for each
     or none at all. `is_partitioned` says that nothing is left to partition, which need not be
-    asked again. `compile_model` of `ncc_compiler/driver.py` takes it.
+    asked again. Of a stage of several `stages` is their number. `compile_model` of
+    `ncc_compiler/driver.py` takes it.
     """
 
     text: str
@@ -54,6 +56,7 @@ class ModelText:
     parameters: tuple[WholeArray, ...] = ()
     results: tuple[WholeArray, ...] = ()
     is_partitioned: bool = False
+    stages: int | None = None
 
 
 def read_foreign(path: str | Path, kind: str, ranks: int | None = None) -> ModelText:
@@ -112,6 +115,9 @@ def partitioned(model: ModelText, name: str, ranks: int | None = None) -> ModelT
 
 
 def _answer_of_child(kind: str, data: bytes, name: str, ranks: int | None, advice: str) -> str:
+    import subprocess
+    import tempfile
+
     with (
         tempfile.TemporaryDirectory(prefix="ncc-", ignore_cleanup_errors=True) as folder,
         phase("reading and partitioning by XLA", ""),
@@ -179,7 +185,7 @@ def _with_rank_counts(text: str, facts: Mapping[str, Any]) -> ModelText:
     return ModelText(text, is_inferred, parameters, results, facts.get("is_partitioned", False))
 
 
-def _fault(name: str, child: subprocess.CompletedProcess[bytes]) -> CompileError:
+def _fault(name: str, child: "subprocess.CompletedProcess[bytes]") -> CompileError:
     """The error for a child that ended without an answer."""
     lines = child.stderr.decode(errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")

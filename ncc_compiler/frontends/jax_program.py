@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,7 @@ def _as_numpy(leaf: Any, dtype: Any) -> "np.ndarray":
     array = np.asarray(leaf)
     if jax.dtypes.canonicalize_dtype(array.dtype) == dtype or isinstance(leaf, bool | int | float):
         with np.errstate(over="ignore"):  # infinity, as in JAX
-            return array.astype(dtype)
+            return array.astype(dtype, copy=False)
     return array
 
 
@@ -207,6 +208,24 @@ def _mesh_of(mesh: Any) -> Any:
             f"the mesh {dict(mesh)} does not give sizes of axes", 'write {"data": 2, "model": 4}'
         )
     return jax.sharding.AbstractMesh(sizes, tuple(map(str, mesh)))
+
+
+def mesh_of_devices(sizes: Mapping[str, int]) -> Any:
+    """A mesh of virtual devices of this process, in order. Raises CompileError."""
+    if importlib.util.find_spec("jax") is None:
+        raise refusal("a mesh is one of JAX", MISSING["jax"])
+    import numpy as np
+
+    jax = _jax()
+    count = math.prod(sizes.values())
+    devices = jax.devices()
+    if len(devices) < count:
+        raise refusal(
+            f"the mesh has {count} devices, and JAX found {len(devices)}",
+            "leave xla_force_host_platform_device_count out of XLA_FLAGS",
+        )
+    shaped = np.array(devices[:count]).reshape(tuple(sizes.values()))
+    return jax.sharding.Mesh(shaped, tuple(sizes))
 
 
 def _refuse_what_is_no_function(

@@ -6,14 +6,14 @@ import importlib.util
 import inspect
 import os
 import re
+import site
 import sys
-from collections.abc import Callable, Iterator
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ncc_compiler.frontends.jax_program import MISSING
-from ncc_compiler.frontends.pytorch.errors import HELP, offer_xla_devices
 from ncc_compiler.frontends.users_code import in_one_line, refusal
 
 DEVICES = 64
@@ -37,13 +37,18 @@ def split(model: str) -> tuple[str, str] | None:
     return match[1], match[2]
 
 
-def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
+def found(
+    file: str, name: str, ranks: int | None = None, mesh: Mapping[str, int] | None = None
+) -> Callable[[], Any]:
     """A call that gives what the function `name` of a file returns; or the object of that name.
 
     The file is imported as a module, its folder on `sys.path`, with `ranks` virtual devices, if it
-    and XLA_FLAGS say no other number; what it prints goes to standard error. Raises CompileError
-    with what it raises, and OSError.
+    and XLA_FLAGS say no other number; what it prints goes to standard error. A function that takes
+    its mesh is called with one of those devices, of those sizes. Raises CompileError with what it
+    raises, and OSError.
     """
+    from ncc_compiler.frontends.pytorch.errors import offer_xla_devices
+
     path = Path(file)
     path.open("rb").close()  # as any file that cannot be read
     _offer_devices(ranks or DEVICES)
@@ -56,6 +61,8 @@ def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
         raise refusal(f"{file} has no function {name}", known)
     value = getattr(module, name)
     if not inspect.isfunction(value):
+        if mesh is not None:
+            raise refusal(f"{file}: {name} is no function, which a mesh could be given to")
         return lambda: value
     required = [
         parameter.name
@@ -63,16 +70,27 @@ def found(file: str, name: str, ranks: int | None = None) -> Callable[[], Any]:
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    if required:
+    takes_mesh = len(required) == 1
+    if mesh is not None and not takes_mesh:
+        takes = ", ".join(required) or "nothing"
         raise refusal(
-            f"{file}: {name} takes {', '.join(required)}, and is called without arguments",
-            f"name a function that returns ({name}, args)",
+            f"{file}: {name} takes {takes}, and is called with a mesh",
+            "name a function of one argument, or leave out --mesh",
+        )
+    if mesh is None and required:
+        advice = f"name a function that returns ({name}, args)"
+        if takes_mesh:
+            advice += "; if it takes its mesh, --mesh data=2,model=4 gives it one"
+        raise refusal(
+            f"{file}: {name} takes {', '.join(required)}, and is called without arguments", advice
         )
 
     @functools.wraps(value)
     def call() -> Any:
+        from ncc_compiler.frontends.jax_program import mesh_of_devices
+
         with as_script(path), _raised_by_user(file):
-            return value()
+            return value() if mesh is None else value(mesh_of_devices(mesh))
 
     return call
 
@@ -94,6 +112,17 @@ def _imported(path: Path) -> ModuleType:
     sys.modules[name] = module  # as dataclasses and pickle expect
     spec.loader.exec_module(module)
     return module
+
+
+def sources() -> list[str]:
+    """Files of Python that have been imported and are not installed: those of a model's own."""
+    paths = sysconfig.get_paths()
+    folders = [paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders += [site.getusersitepackages(), str(Path(__file__).parents[2])]
+    installed = tuple(f"{Path(folder).resolve()}{os.sep}" for folder in folders)
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    own = {str(Path(file).resolve()) for file in files if file is not None}
+    return sorted(file for file in own if file.endswith(".py") and not file.startswith(installed))
 
 
 def _is_own(key: str, value: object, module: ModuleType) -> bool:
@@ -133,6 +162,9 @@ def _raised_by_user(file: str) -> Iterator[None]:
     except SystemExit as error:
         raise refusal(f"{file} ended the process, by sys.exit({error.code!r})") from error
     except ModuleNotFoundError as error:
+        from ncc_compiler.frontends.jax_program import MISSING
+        from ncc_compiler.frontends.pytorch.errors import HELP
+
         advice = {**MISSING, "torch": HELP, "torch_xla": HELP}.get(error.name or "", "")
         raise refusal(f"{file} failed: {in_one_line(error)}", advice) from error
     except KeyboardInterrupt:

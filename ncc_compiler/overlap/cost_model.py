@@ -11,12 +11,17 @@ import attrs
 
 from ncc_compiler.codegen.costs import costs, elements_by_engine
 from ncc_compiler.codegen.leaves import leaves
-from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS
+from ncc_compiler.codegen.select import ANY_REGION, COLLECTIVES, REGIONS, SELECTORS, engine_of
 from ncc_compiler.ir.collectives import reduction_of
 from ncc_compiler.ir.graph import Computation, Module, Node
-from ncc_compiler.ir.identity_memo import IdentityMemo
+from ncc_compiler.ir.op_tables.numeric import WORK
 from ncc_compiler.ir.types import ArrayType
 from ncc_runtime.neff.isa import Engine
+from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
+
+PS = 2.5
+"""Picoseconds of a unit, about: memory moves 400 GB/s."""
 
 INSTRUCTION = 1_700_000
 """What an instruction takes besides its work: its operands are loaded, its results are stored."""
@@ -105,12 +110,17 @@ def work_of(module: Module, computation: Computation, node: Node) -> OpWork:
         return _fused_work(module, node, operands)
     if node.op not in SELECTORS:
         return OpWork(None, 0)
-    engine = SELECTORS[node.op].engine
+    engine = engine_of(node)
     callees = (module.computations[node.callee(key)] for key in REGIONS.get(node.op, ()))
     if any(reduction_of(callee) is None for callee in callees):
         engine = ANY_REGION
     arrays = [array for operand in operands for array in leaves(operand.type)]
     cost = costs(node, leaves(node.type), arrays)
+    if node.op == WORK:
+        if "duration_ps" in node.attributes:
+            return OpWork(engine, int(node.integer("duration_ps") / PS))
+        factor = DType(node.attributes["dtype"])
+        arrays = [ArrayType(factor)]
     arithmetic = cost.flops // flops_per_unit(arrays[0].dtype.size_bytes if arrays else 1)
     duration = max(arithmetic, PER_ELEMENT * cost.elements, cost.bytes_in + cost.bytes_out)
     return OpWork(engine, _overhead([*leaves(node.type), *arrays]) + duration)

@@ -3,14 +3,17 @@
 import heapq
 import operator
 from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 
 from ncc_compiler.ir.graph import Attribute, Computation, Literal, Module, Node, NodeId
 from ncc_compiler.ir.types import ArrayType, TupleType, Type
 from ncc_runtime.neff.shared.dtypes import DType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 DROPPED = NodeId(-1)
 """The new id of a node that a pass drops; nothing that stays refers to it."""
@@ -54,7 +57,7 @@ class Rebuild:
         attributes |= provenance(source)
         return self.add(Node(name, op, kind, tuple(operands), attributes, source.span))
 
-    def constant(self, source: Node, kind: ArrayType, value: npt.ArrayLike) -> NodeId:
+    def constant(self, source: Node, kind: ArrayType, value: "npt.ArrayLike") -> NodeId:
         """Append a constant, of an array or of one number in every element."""
         array = np.full(kind.shape, value, kind.dtype.numpy)
         array.setflags(write=False)

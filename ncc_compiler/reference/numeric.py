@@ -151,6 +151,11 @@ def batch_norm_grad(node: Node, operands: Sequence[np.ndarray]) -> Value:
     return _batch_norm_results(node, x_grad, scale_grad, g.sum(axes))
 
 
+def sized_work(node: Node, _: Sequence[np.ndarray]) -> Value:
+    """Nobody knows what it computes."""
+    raise ValueError(f"{node.name} is work of which only sizes are known")
+
+
 METHODS: Mapping[str, Method] = {
     "batch-norm-grad": batch_norm_grad,
     "batch-norm-inference": batch_norm_inference,
@@ -158,6 +163,7 @@ METHODS: Mapping[str, Method] = {
     "fft": fft,
     "cholesky": cholesky,
     "triangular-solve": triangular_solve,
+    "ncc.work": sized_work,
 }
 """What each method makes of its operands on one rank."""
 

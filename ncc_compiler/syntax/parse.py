@@ -6,12 +6,17 @@ that their uses are not reported as well.
 """
 
 import functools
+import hashlib
+import io
 import itertools
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
+import lark
 from lark import Lark
 from lark.exceptions import UnexpectedToken
 from lark.lexer import Lexer
@@ -21,6 +26,7 @@ from ncc_compiler.diagnostics import Diagnostic, Source, Span
 from ncc_compiler.syntax.grow import TreeBuilder
 from ncc_compiler.syntax.lexer import Lexeme, expand_statements, name_of, tokens
 from ncc_compiler.syntax.tree import File
+from ncc_runtime.user_cache import folders, keep, kept
 
 MAX_ERRORS = 20
 """Syntax errors reported of one text; more would be consequences of the first."""
@@ -63,15 +69,30 @@ class _Tokens(Lexer):
 
 @functools.cache
 def _lark() -> Lark:
-    return Lark.open(
-        "grammar.lark",
-        rel_to=__file__,
+    """The parser, whose tables lark makes once: that takes longer than to parse most texts.
+
+    They lie in the user's cache, in a file for each grammar, release of lark and version of this
+    file, whose classes the tables name.
+    """
+    text = Path(__file__).with_name("grammar.lark").read_text(encoding="utf-8")
+    version = hashlib.sha256(f"{sys.version}\n{lark.__version__}\n{__name__}\n{text}".encode())
+    version.update(Path(__file__).read_bytes())
+    name = f"grammar-{version.hexdigest()[:16]}.tables"
+    for folder in folders():
+        if (tables := kept(folder / name)) is not None:
+            return Lark.load(io.BytesIO(tables))
+    parser = Lark(
+        text,
         parser="lalr",
         lexer=_Tokens,
         start="module",
         transformer=TreeBuilder(),
         maybe_placeholders=True,
     )
+    saved = io.BytesIO()
+    parser.save(saved)
+    any(keep(folder / name, saved.getvalue()) for folder in folders())  # in the first that can be
+    return parser
 
 
 def parse(source: Source) -> tuple[File, tuple[Diagnostic, ...]]:

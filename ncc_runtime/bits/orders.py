@@ -82,7 +82,7 @@ def orders(
     Executables that are compared share `sums_of`: then equal numbers are equal bits. LoweringError
     if ranks have no columns of their own.
     """
-    executable.check_all_ranks_have_columns()
+    executable.check_is_whole()
     sums_of = sums_of or SumsOf()
     placeholders = executable.program.placeholders
     reducing = {

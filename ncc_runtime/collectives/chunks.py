@@ -5,6 +5,7 @@ chunk k moves chunk k of each extent: several tensors in one operator, and chunk
 one piece, are several extents.
 """
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -37,7 +38,15 @@ class Extent:
 
     def size(self, chunk: np.ndarray) -> np.ndarray:
         """The size of chunk `chunk[m]` at every member m, (members,)."""
+        if self._only_size is not None:
+            return alike(self._only_size, len(chunk))
         return self._picked(self.sizes, chunk)
+
+    @functools.cached_property
+    def _only_size(self) -> int | None:
+        """The size of all chunks, if they have one."""
+        first = self.sizes.flat[0] if self.sizes.size else 0
+        return int(first) if (self.sizes == first).all() else None
 
     def piece(self, chunk: np.ndarray, owner: np.ndarray | None = None) -> Location:
         """Where chunk `chunk[m]` lies at every member m, or at its `owner[m]`."""
@@ -81,6 +90,15 @@ class Extent:
         """The rows of the first members, or of the members given."""
         rows = np.arange(count) if member is None else member[:count]
         return rows if self.row is None else self.row[rows]
+
+
+@functools.lru_cache(1024)
+def alike(value: int, members: int) -> np.ndarray:
+    """A column of one value, (members,) int64: one cell, and mostly one object.
+
+    A plan for thousands of members has thousands of such columns.
+    """
+    return np.broadcast_to(np.int64(value), members)
 
 
 def chunked(space: Space, elements: Sequence[int], chunks: int, element_bytes: int) -> list[Extent]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ncc_runtime.collectives.plan import Plan
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.free_memory import free_bytes
+from ncc_runtime.host_limits import free_bytes
 
 CELL_BYTES = 90
 """Host memory of each transfer of each member, whether it makes it or not; not too much.

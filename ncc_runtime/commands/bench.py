@@ -1,4 +1,4 @@
-"""`nccrt bench`: nccom-test's sweep over sizes, predicted."""
+"""`nccrt bench`: nccom-test's rows of sizes, predicted."""
 
 import functools
 import itertools
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ncc_runtime.calibration.measured_files import MeasuredPoint
     from ncc_runtime.placement import Placement
     from ncc_runtime.report.bench import Case, Operator
-    from ncc_runtime.report.sweep import Layout, SweepRow
+    from ncc_runtime.report.bench_rows import BenchRow, Comparison, Layout
     from ncc_runtime.runtime import Model
 
 DEFAULT_BYTES = 32 << 20
@@ -41,7 +41,7 @@ RUNS_FOR_STATISTICS = 20
 
 algorithm_option = click.option(
     "--algorithm",
-    "sweep",
+    "names",
     metavar="NAME[,NAME]...",
     multiple=True,
     help="Force an algorithm for OP, or plan:FILE; of several each has its rows.",
@@ -144,11 +144,11 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     sendrecv; those that end in v have variable sizes, and here full slots.
 
     \b
-    nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot sweep.svg
+    nccrt bench all_reduce -r 64 -b 4KB -e 256MB -f 4 --algorithm ring,mesh,rdh --plot bench.svg
     """
     from ncc_runtime.neff.whole_file import check_target
     from ncc_runtime.placement import place_on
-    from ncc_runtime.report import sweep
+    from ncc_runtime.report import bench_rows
     from ncc_runtime.report.run import choice_text
 
     if words["nnodes"] is not None:
@@ -170,12 +170,12 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
 
         check_can_plot()
     operator = _operator(op)
-    names, places = _places(operator, place, words["sweep"])
+    names, places = _places(operator, place, words["names"])
     placement = place_on(place_of(places[0]), words["ranks"])
     first = _case(operator, words)
     points, others = _points(words["measured_file"], first, placement)
     cases = _cases(first, words, points)
-    layout = sweep.Layout(
+    layout = bench_rows.Layout(
         algorithm=words["show_algorithm"] or len(names) > 1,
         sides=words["show_input_output_size"],
         runs=words["stats"],
@@ -184,7 +184,7 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
         free=place.deterministic,
     )
     heading = f"{_heading(first, placement)}; {choice_text(place.policy, place.deterministic)}"
-    rows: list[SweepRow] = []
+    rows: list[BenchRow] = []
     stop: LoweringError | None = None
     try:
         for row, model in _rows(reply, cases, names, places, words):
@@ -212,8 +212,8 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
     }
     used = {row.size_bytes for row in rows} | {row.case.size_bytes for row in rows}
     left_out = others + sum(point.size_bytes not in used for point in points)
-    comparisons = sweep.comparisons(rows, words["measured_file"] or "", left_out)
-    closing = sweep.closing_lines(rows)
+    comparisons = bench_rows.comparisons(rows, words["measured_file"] or "", left_out)
+    closing = bench_rows.closing_lines(rows)
     closing += [each.as_text() for each in comparisons]
     if comparisons:
         where["comparisons"] = [each.as_json() for each in comparisons]
@@ -228,9 +228,9 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
                 )
             ]
         )
-    _write_files(words, rows, where, layout, heading)
+    _write_files(words, rows, where, layout, heading, comparisons)
     reply.give(
-        fields=lambda: sweep.as_json(rows, where),
+        fields=lambda: bench_rows.as_json(rows, where),
         text=lambda: "\n".join(closing),
     )
     if stop is not None:
@@ -239,24 +239,25 @@ def bench(reply: Reply, op: str, place: PlaceWords, **words: Any) -> None:
 
 def _write_files(
     words: Mapping[str, Any],
-    rows: Sequence["SweepRow"],
+    rows: Sequence["BenchRow"],
     where: Mapping[str, Any],
     layout: "Layout",
     heading: str,
+    compared: Sequence["Comparison"],
 ) -> None:
     """The report, the table and the picture that were asked for."""
     from ncc_runtime.neff.whole_file import write_whole
-    from ncc_runtime.report import sweep
+    from ncc_runtime.report import bench_rows
 
     if words["report_file"]:
-        text = json.dumps(sweep.as_report(rows, where, layout))
+        text = json.dumps(bench_rows.as_report(rows, where, layout))
         write_whole(words["report_file"], f"{text}\n".encode())
     if words["csv_file"]:
-        write_whole(words["csv_file"], sweep.as_csv(rows, layout).encode())
+        write_whole(words["csv_file"], bench_rows.as_csv(rows, layout).encode())
     if words["plot"]:
-        from ncc_runtime.report.sweep_plot import plotted
+        from ncc_runtime.report.bench_plot import plotted
 
-        write_whole(words["plot"], plotted(rows, heading, words["plot"]))
+        write_whole(words["plot"], plotted(rows, heading, words["plot"], compared))
 
 
 def _operator(op: str) -> "Operator":
@@ -377,7 +378,7 @@ def _rows(
     names: Sequence[str],
     places: Sequence[PlaceWords],
     words: Mapping[str, Any],
-) -> "Iterator[tuple[SweepRow, Model]]":
+) -> "Iterator[tuple[BenchRow, Model]]":
     """Rows as they are computed. Of several algorithms one that cannot run has none.
 
     LoweringError if no algorithm can run any case.
@@ -406,19 +407,19 @@ def _rows(
 
 def _predicted(
     case: "Case", place: PlaceWords, mode: str | None, *, is_spread: bool
-) -> "tuple[SweepRow, Model]":
+) -> "tuple[BenchRow, Model]":
     """The price of the case where it is placed; a run, with values, only to check them."""
     import numpy as np
 
     from ncc_runtime.execution.clock.clock import collective_ps
     from ncc_runtime.report import bench as cases
-    from ncc_runtime.report import sweep
+    from ncc_runtime.report import bench_rows
 
     # without a check one run is enough, as the clock times each of them alike
     is_repeated = mode is not None or is_spread
     timed = case if is_repeated else attrs.evolve(case, iterations=1)
     model = filled(cases.program_of_case(timed), place, place_of(place), times_only=mode is None)
-    row = attrs.evolve(sweep.row_of(case, model.executable), checked=mode)
+    row = attrs.evolve(bench_rows.row_of(case, model.executable), checked=mode)
     if (healthy := model.healthy(times_only=mode is None)) is not None:
         row = attrs.evolve(row, healthy_us=collective_ps(healthy) / 1e6)
     if (free := model.free(times_only=mode is None)) is not None:

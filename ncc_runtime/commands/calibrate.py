@@ -7,7 +7,7 @@ import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
-from ncc_runtime.commands.options import lnc_option
+from ncc_runtime.commands.options import lnc_option, plot_file
 from ncc_runtime.errors import Notice
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ if TYPE_CHECKING:
     help="Their instance type.",
 )
 @lnc_option
+@click.option(
+    "--plot",
+    metavar="F.svg|F.png",
+    type=click.Path(),
+    callback=plot_file,
+    help="Draw measured beside predicted times, with bands of errors; extra [plot].",
+)
 @replying
 def calibrate(
     reply: Reply, files: tuple[str, ...], out: str | None, *, shipped: bool, **words: Any
@@ -77,6 +84,12 @@ def calibrate(
             raise click.UsageError(f"no {key} {words[key]!r}; there are {', '.join(known)}")
     if out is not None:
         check_target(out, (".toml",))  # before minutes are spent
+    if words["plot"] is not None:
+        from ncc_runtime.report.plot_file import check_can_plot
+
+        check_target(words["plot"])
+        check_written({"--plot": words["plot"]}, files)
+        check_can_plot()
     unsaid = {
         key: words[key]
         for key in ("op", "ranks", "nodes", "dtype", "instance", "lnc")
@@ -100,6 +113,10 @@ def calibrate(
     for path, text in preset.presets(calibrations, out) if out is not None else ():
         write_whole(path, text.encode())
         written.append(str(path))
+    if words["plot"] is not None:
+        from ncc_runtime.calibration.residual_plot import plotted
+
+        write_whole(words["plot"], plotted(calibrations, words["plot"]))
     reply.give(
         fields=lambda: {**residuals.as_json(of_collectives, of_steps), "written": written},
         text=lambda: "\n\n".join(

@@ -18,6 +18,7 @@ from ncc_runtime.commands.options import (
     place_options,
     plot_file,
     program_argument,
+    threads_option,
 )
 from ncc_runtime.commands.steps import duration
 from ncc_runtime.errors import InputError
@@ -105,6 +106,7 @@ def _period_and_misses(
     "and what they cost.",
 )
 @click.option("--inputs", type=click.Path(), help="As those of `nccrt run`.")
+@threads_option
 @memory_option
 @click.option("--no-verify", is_flag=True, help="Without proofs: all values are compared.")
 @replying
@@ -142,7 +144,11 @@ def faults(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
         inputs = array_files.open_arrays(words["inputs"])
-    options = RunOptions(memory_bytes=words["memory"], verify=not words["no_verify"])
+    options = RunOptions(
+        memory_bytes=words["memory"],
+        threads=words["threads"],
+        verify=not words["no_verify"],
+    )
     first = heading(model.executable).splitlines()[0]
     with inputs as given:
         laboratory = model.laboratory(given, seed=words["seed"], options=options)

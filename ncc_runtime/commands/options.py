@@ -1,9 +1,8 @@
 """What the commands of `nccrt` share: placement options, sizes, lists of ranks, loading."""
 
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -11,14 +10,21 @@ import click
 from ncc_runtime.command_line import check_written
 from ncc_runtime.commands import completion
 from ncc_runtime.errors import InputError, LoweringError, PlacementError, TopologyError, reason_of
+from ncc_runtime.host_limits import processors
 from ncc_runtime.options import Policy, plans_apart
+from ncc_runtime.words import algorithms_of, programs_of, ranks_of, size_of, split_choice
 
 if TYPE_CHECKING:
     from ncc_runtime.faults.fault import Fault
     from ncc_runtime.neff.program import Program
     from ncc_runtime.placement import Placement, PlaceOptions
+    from ncc_runtime.report.rates import PerStep
     from ncc_runtime.runtime import Model
     from ncc_runtime.topology.fault_names import NamedFault
+
+
+Text = TypeVar("Text")
+Value = TypeVar("Value")
 
 
 @attrs.frozen
@@ -35,36 +41,17 @@ class PlaceWords:
     deterministic: bool = False
 
 
-_MOST_SIZE_DIGITS = 15  # no machine has more bytes, and int() would take its time
-
-
 def size(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
     """`64`, `4KB`, `1MB`, `2GB`, powers of 1024 as nccom-test counts; `KiB` says the same."""
-    if text is None:
-        return None
-    upper = text.upper().removesuffix("B")
-    if upper[-2:] in ("KI", "MI", "GI"):
-        upper = upper[:-1]
-    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(upper[-1:], 1)
-    digits = upper[:-1] if factor > 1 else upper
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_SIZE_DIGITS):
-        raise click.BadParameter(f"{text!r} is not a size such as 64, 4KB, 1MB, 2GB")
-    if int(digits) * factor >= 1 << 60:
-        raise click.BadParameter(f"{text!r} is more than any machine has")
-    return int(digits) * factor
+    return None if text is None else _read(size_of, text)
 
 
-def _algorithms_of(pairs: Sequence[str]) -> dict[str, str]:
-    """`OP=NAME` by operator."""
-    chosen: dict[str, str] = {}
-    for pair in pairs:
-        op, equals, name = pair.partition("=")
-        if not (op and equals and name):
-            raise click.BadParameter(f"{pair!r} is not OP=NAME, as in all-reduce=ring")
-        if op in chosen:
-            raise click.BadParameter(f"{op} is given twice: {chosen[op]} and {name}")
-        chosen[op] = name
-    return chosen
+def _read(reader: Callable[[Text], Value], text: Text) -> Value:
+    """What a reader of words makes of one; what it refuses is wrong usage."""
+    try:
+        return reader(text)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def json_word(_: click.Context, parameter: click.Parameter, word: str | None) -> object:
@@ -98,7 +85,7 @@ algorithm_option = click.option(
     "algorithms",
     metavar="OP=NAME",
     multiple=True,
-    callback=lambda _, __, pairs: _algorithms_of(pairs),
+    callback=lambda _, __, pairs: _read(algorithms_of, pairs),
     shell_complete=completion.algorithm,
     help="Force an algorithm for an operator, or a plan: all-reduce=plan:FILE; once for each.",
 )
@@ -170,31 +157,19 @@ def choice_of(
     algorithms: Mapping[str, str],
 ) -> ChoiceWords:
     """The options, with what `--on` says: `policy=best`, `algorithm=OP=NAME`, `deterministic`."""
-    settings = [] if on is None else [word.strip() for word in on.split(",")]
-    rest, policies, pairs = [], [policy] if policy else [], []
-    for setting in settings:
-        key, _, value = (part.strip() for part in setting.partition("="))
-        if key == "policy":
-            policies.append(value)
-        elif key == "algorithm":
-            pairs.append(value)
-        elif setting == "deterministic":
-            deterministic = True
-        else:
-            rest.append(setting)
-    if len(policies) > 1:
-        raise click.UsageError(f"the policy is given twice: {policies[1]} and {policies[0]}")
     try:
+        said = split_choice(on)
+        policies = [*([policy] if policy else []), *said.policies]
+        if len(policies) > 1:
+            raise click.UsageError(f"the policy is given twice: {policies[1]} and {policies[0]}")
         chosen = Policy(policies[0]) if policies else Policy.NEURON
-        named = _algorithms_of(pairs)
-    except (InputError, click.BadParameter) as error:
-        message = error.message if isinstance(error, click.BadParameter) else str(error)
-        raise click.UsageError(f"--on: {message}") from error
-    again = sorted({*named} & {*algorithms})
+    except InputError as error:
+        raise click.UsageError(f"--on: {error}") from error
+    again = sorted({*said.algorithms} & {*algorithms})
     if again:
         raise click.UsageError(f"--on and --algorithm both name one for {again[0]}")
-    on = on and ",".join(rest)
-    return ChoiceWords(on, chosen, deterministic, {**algorithms, **named})
+    named = {**algorithms, **said.algorithms}
+    return ChoiceWords(said.where, chosen, deterministic or said.deterministic, named)
 
 
 lnc_option = click.option(
@@ -352,12 +327,32 @@ memory_option = click.option(
     help="Host memory it may take [80 % of what is free].",
 )
 
+
+def _per_step(words: str | None) -> "PerStep | None":
+    if words is None:
+        return None
+    from ncc_runtime.report.rates import PerStep
+
+    try:
+        return PerStep.parse(words)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+per_step_option = click.option(
+    *("--per-step", "--tokens", "per_step"),
+    metavar="'N tokens'",
+    callback=lambda _, __, words: _per_step(words),
+    help="What all ranks together do in one run: '8192 tokens', '32 sequences', '4 steps', or any "
+    "noun; a number alone is of tokens. Prints how many a second.",
+)
+
 threads_option = click.option(
     "--threads",
     metavar="N",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
+    default=processors,
+    show_default="all processors",
     help="Of this host, for values; the results are the same on any number.",
 )
 
@@ -379,16 +374,10 @@ def known_placement(word: str) -> None:
         raise click.UsageError(str(error)) from error
 
 
-_RANKS = re.compile(r"(?P<path>.+)@(?P<ranks>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)", re.ASCII)
-_MOST_DIGITS = 6  # of a rank; no program has more, and a typing error could fill the memory
-
-
-def _programs(_: click.Context, __: click.Parameter, words: Sequence[str]) -> Sequence[str]:
+def _programs(_: click.Context, __: click.Parameter, given: Sequence[str]) -> Sequence[str]:
     """One file, or several that each name their ranks."""
-    for word in words:
-        if len(words) > 1 and not _RANKS.fullmatch(word):
-            raise click.BadParameter(f"{word!r} names no ranks, as in a.neff@0-3 b.neff@4-7")
-    return words
+    _read(programs_of, given)
+    return given
 
 
 program_argument = click.argument(
@@ -400,18 +389,6 @@ program_argument = click.argument(
     callback=_programs,
 )
 """MODEL.neff, or several programs with their ranks: a.neff@0-3 b.neff@4-7."""
-
-
-def _ranks(text: str) -> list[int]:
-    """`0-3,8` as numbers."""
-    ranks: list[int] = []
-    for run in text.split(","):
-        first, _, last = run.partition("-")
-        is_short = max(len(first), len(last)) <= _MOST_DIGITS
-        if not (is_short and int(first) <= int(last or first)):
-            raise click.UsageError(f"{run[:20]} is no run of ranks, such as 4-7")
-        ranks += range(int(first), int(last or first) + 1)
-    return ranks
 
 
 def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
@@ -433,21 +410,17 @@ def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | 
 
 def rank_list(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
     """Ranks such as 0-3,8."""
-    if text is None:
-        return None
-    if not _RANKS.fullmatch(f"x@{text}"):
-        raise click.BadParameter(f"{text!r} are no ranks, such as 0-3,8")
-    return _ranks(text)
+    return None if text is None else _read(ranks_of, text)
 
 
-def program_of_words(words: Sequence[str]) -> "Program":
+def program_of_words(given: Sequence[str]) -> "Program":
     """The program of a file, or of several files that each name their ranks."""
     from ncc_runtime.runtime import program_of
 
-    matches = [_RANKS.fullmatch(word) for word in words]
-    if len(words) == 1 and not matches[0]:
-        return program_of(words[0])
-    return program_of([(match["path"], _ranks(match["ranks"])) for match in matches if match])
+    parts = programs_of(given)
+    if parts[0].ranks is None:
+        return program_of(parts[0].path)
+    return program_of([(part.path, part.ranks or ()) for part in parts])
 
 
 def loaded(program: Sequence[str], place: PlaceWords, *, times_only: bool = False) -> "Model":
@@ -495,4 +468,4 @@ def check_outputs_of(
 
 def files_of(program: Sequence[str]) -> list[str]:
     """The files of programs, without the ranks that words may name."""
-    return [match["path"] if (match := _RANKS.fullmatch(word)) else word for word in program]
+    return [part.path for part in programs_of(program)]

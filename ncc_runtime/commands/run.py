@@ -17,6 +17,7 @@ from ncc_runtime.commands.options import (
     files_of,
     loaded,
     memory_option,
+    per_step_option,
     place_options,
     program_argument,
     rank_list,
@@ -33,6 +34,7 @@ from ncc_runtime.commands.steps import (
     step_options,
 )
 from ncc_runtime.errors import InputError, StallError
+from ncc_runtime.host_memory import SHOWN_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,19 +42,7 @@ if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
-    from ncc_runtime.report.rates import PerStep
     from ncc_runtime.report.run import Run
-
-
-def _per_step(words: str | None) -> "PerStep | None":
-    if words is None:
-        return None
-    from ncc_runtime.report.rates import PerStep
-
-    try:
-        return PerStep.parse(words)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 @click.command(
@@ -61,6 +51,7 @@ def _per_step(words: str | None) -> "PerStep | None":
         "nccrt run step.neff --on trn2,nodes=2 --no-values --trace step.pftrace",
         "nccrt run step.neff --no-values --per-step '8192 tokens'",
         "nccrt run stage0.neff@0-3 stage1.neff@4-7 --seed 0 --json",
+        "nccrt run step.neff --no-values --chakra for_astra_sim",
         "nccrt run step.neff --fault 'at 120us: link c0-c1 down for 50us' --seed 0",
     )
 )
@@ -106,6 +97,18 @@ def _per_step(words: str | None) -> "PerStep | None":
 @click.option(
     "--trace-ranks", metavar="0-3,8", callback=rank_list, help="Ranks the timeline has [all]."
 )
+@click.option(
+    "--chakra",
+    metavar="DIR",
+    help="Write the run as execution traces of Chakra, for ASTRA-sim: DIR/trace.<rank>.et, a new "
+    "folder.",
+)
+@click.option(
+    "--chakra-times",
+    type=click.Choice(["alone", "run", "none"]),
+    help="Times of their nodes: what an instruction takes if nobody else moves bytes [alone], when "
+    "and how long all ran, or none.",
+)
 @click.option("--each", is_flag=True, help="A row for each collective; equal ones are in one else.")
 @click.option(
     "--sort",
@@ -114,13 +117,7 @@ def _per_step(words: str | None) -> "PerStep | None":
     show_default=True,
     help="The order of the rows of collectives.",
 )
-@click.option(
-    *("--per-step", "--tokens", "per_step"),
-    metavar="'N tokens'",
-    callback=lambda _, __, words: _per_step(words),
-    help="What all ranks together do in one run: '8192 tokens', '32 sequences', '4 steps', or any "
-    "noun; a number alone is of tokens. Prints how many a second.",
-)
+@per_step_option
 @fault_options
 @click.option("--fault-seed", metavar="N", type=click.IntRange(0), help="Of what faults draw [0].")
 @exec_timeout_option
@@ -163,6 +160,7 @@ def run(
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
+    check_chakra(words)
     if words["outputs"]:
         array_files.check_outputs(words["outputs"])
     started = time.perf_counter()
@@ -192,6 +190,10 @@ def run(
     job: JobResult | None = None
     with inputs as given:
         if steps.steps is None:
+            if options.values and not faults:
+                memory = model.host_memory(given, options=options)
+                if memory.needed >= SHOWN_BYTES:
+                    reply.say(str(memory))
             result = model.run(given, seed=seed, options=options)
         else:
             job = run_job(steps, model, place, given, seed, options, reply)
@@ -201,11 +203,13 @@ def run(
             result = job.last
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
-        array_files.write_arrays(words["outputs"], result.outputs)
+        array_files.write_arrays(words["outputs"], result.ranked_outputs)
     if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
         timeline.write(result, chosen)
+    if words["chakra"] and is_complete:
+        result.write_chakra(words["chakra"], words["chakra_times"] or "alone")
     facts = (result.executable, result, options, time.perf_counter() - started)
 
     def fields() -> dict[str, Any]:
@@ -222,6 +226,19 @@ def run(
     reply.warn(model.warnings)
     if result.faults is not None and not is_complete:
         raise StallError(result.faults.refusal())
+
+
+def check_chakra(words: Mapping[str, Any]) -> None:
+    """Wrong usage, or InputError, where execution traces could not be written."""
+    if words["chakra"] is None:
+        if words["chakra_times"] is not None:
+            raise click.UsageError("--chakra-times goes with --chakra DIR")
+        return
+    if words["no_clock"]:
+        raise click.UsageError("--chakra needs the clock; leave out --no-clock")
+    from ncc_runtime.neff.whole_file import check_whole_folder
+
+    check_whole_folder(words["chakra"])
 
 
 @attrs.frozen

@@ -26,7 +26,7 @@ from ncc_runtime.execution.scheduler import Decide, RowBatch, Scheduler
 from ncc_runtime.execution.tape import BlockTape
 from ncc_runtime.lowering.engine_queues import contained
 from ncc_runtime.lowering.executable import CcQueue, Decision, EngineQueue, Executable, Jump
-from ncc_runtime.neff.isa import CASE, END, LOOP
+from ncc_runtime.neff.isa import CASE, END, LOOP, WORK
 from ncc_runtime.neff.program import (
     ALIGNMENT,
     Block,
@@ -38,6 +38,7 @@ from ncc_runtime.neff.program import (
 )
 from ncc_runtime.neff.stages import JointProgram, matched_blocks_of
 from ncc_runtime.neff.structure import control_rows
+from ncc_runtime.ranked_array import RankedArray
 
 if TYPE_CHECKING:  # slow to import, and only values need it
     from ncc_runtime.execution.values.devices import Devices
@@ -53,7 +54,7 @@ class ValueDecisions:
 
     def __call__(self, batch: RowBatch, jump: Jump) -> np.ndarray:
         block = self._executable.program.blocks[jump.block]
-        value = self._machine.predicate(block.predicate, batch.ranks)
+        value = self._machine.predicate(jump.block, batch.ranks)
         enters = selected(block, value)
         queue = self._executable.queues[batch.queue]
         if isinstance(queue, CcQueue):
@@ -63,7 +64,7 @@ class ValueDecisions:
     def of_block(self, one: BlockTape, ranks: np.ndarray) -> np.ndarray:
         """The decisions of ranks whose queues come to a block together."""
         block = self._executable.program.blocks[one.block]
-        value = self._machine.predicate(block.predicate, ranks)
+        value = self._machine.predicate(one.block, ranks)
         is_same = bool((value == value[0]).all())
         for number, _ in one.places:
             queue = self._executable.queues[number]
@@ -270,7 +271,7 @@ class Inputs:
     """What a run without values may read: which inputs are given, and how each is loaded."""
 
     given: Container[int]
-    load: Callable[[int], np.ndarray]  # [ranks, *shape]
+    load: Callable[[int], RankedArray]
     describe: Callable[[int], str]
     check_bytes: Callable[[int], None]  # refuses to take so much memory of the host
 
@@ -324,6 +325,7 @@ class _Slice:
     inputs: frozenset[int]
     collectives: frozenset[int]  # whose results it reads
     elided: frozenset[int]  # constants without value
+    sized: frozenset[int]  # results of work of which only sizes are known
 
     def obstacle(self, program: Program, inputs: Inputs) -> str:
         """Why it cannot be performed; empty if it can."""
@@ -336,6 +338,8 @@ class _Slice:
             return f"{inputs.describe(missing[0])}, which is not given"
         if self.elided:
             return f"{program.buffers[min(self.elided)].name}, a constant without value"
+        if self.sized:
+            return f"{program.buffers[min(self.sized)].name}, of which only sizes are known"
         return ""
 
 
@@ -348,6 +352,7 @@ class _Slicer:
         self._reads: dict[int, set[int]] = {}  # by buffer that is written, those that are read
         self._enclosing: dict[int, set[int]] = {}  # by buffer, the blocks around its writers
         self._collectives: dict[int, set[int]] = {}
+        self._sized: set[int] = set()
         self._inputs = {
             int(program.tensors[tensor].buffer): number
             for number, tensor in enumerate(program.inputs)
@@ -370,6 +375,8 @@ class _Slicer:
                 buffer = int(tensors[result].buffer)
                 self._reads.setdefault(buffer, set()).update(read)
                 self._enclosing.setdefault(buffer, set()).update(enclosing[row])
+                if instr.opcode == WORK:
+                    self._sized.add(buffer)
 
     def slice_of(self, block: int) -> _Slice:
         """Everything that the predicate of a block depends on."""
@@ -391,6 +398,7 @@ class _Slicer:
             frozenset(self._inputs[buffer] for buffer in reached if buffer in self._inputs),
             frozenset(number for buffer in reached for number in self._collectives.get(buffer, ())),
             frozenset(buffer for buffer in reached if buffers[buffer].kind is BufferKind.ELIDED),
+            frozenset(reached & self._sized),
         )
 
 

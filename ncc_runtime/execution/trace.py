@@ -115,7 +115,7 @@ class Trace:
         Events come by rank, then in order; those of one queue and rank are always in one block.
         """
         for queue in queues:
-            counts = self._counts[queue]
+            counts = self.counts[queue]
             if ranks is not None:
                 counts = np.where(ranks, counts, 0)
             for low, high in _rank_ranges(counts, most):
@@ -124,11 +124,11 @@ class Trace:
 
     def count(self, ranks: np.ndarray | None = None) -> int:
         """Events of some ranks (bool by rank), or of all."""
-        counts = self._counts
+        counts = self.counts
         return int(counts.sum() if ranks is None else counts[:, ranks].sum())
 
     @cached_property
-    def _counts(self) -> np.ndarray:
+    def counts(self) -> np.ndarray:
         """How many events each queue has on each rank, (queues, ranks) int64."""
         queues, ranks = len(self.executable.queues), self.executable.representatives
         counts = np.zeros(queues * ranks, np.int64)
@@ -162,7 +162,7 @@ class Trace:
     @cached_property
     def _starts(self) -> np.ndarray:
         """(queues * ranks + 1,) where the events of each queue and rank begin in that order."""
-        return np.append(0, np.cumsum(self._counts))
+        return np.append(0, np.cumsum(self.counts))
 
     def _events(self, queue: int, ranks: np.ndarray) -> np.ndarray:
         """The events of a queue on some ranks, ascending, by rank, then in order; int64."""

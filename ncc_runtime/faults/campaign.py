@@ -19,10 +19,10 @@ from ncc_runtime.faults.outcome import Effect, FaultOutcome, Laboratory
 from ncc_runtime.faults.report import finite
 from ncc_runtime.faults.single_faults import FaultClass, SingleFault
 from ncc_runtime.faults.waits import WaitGraph
-from ncc_runtime.host_memory import budget_bytes, needed_bytes
+from ncc_runtime.host_memory import literal_memory
 from ncc_runtime.options import RunOptions
 from ncc_runtime.progress import phase
-from ncc_runtime.worker_processes import in_order, processors
+from ncc_runtime.worker_processes import in_order, most_processes
 
 EXAMPLES = 3
 """Faults that are named for each row."""
@@ -153,12 +153,13 @@ def campaign(
 
 def _room_for(laboratory: Laboratory, faults: Sequence[SingleFault]) -> int:
     """How many processes may try faults side by side."""
-    need = len(laboratory.trace) * EVENT_BYTES
+    options = RunOptions(memory_bytes=laboratory.memory_bytes)
+    memory = literal_memory(laboratory.executable, options)
+    need, budget = len(laboratory.trace) * EVENT_BYTES, memory.budget
     # those of a class are alike in this
     if any(laboratory.may_play_values(fault.disturbance()) for fault in faults[:1]):
-        need += needed_bytes(laboratory.executable, RunOptions())
-    budget = budget_bytes(RunOptions(memory_bytes=laboratory.memory_bytes))
-    most = processors() if budget is None else min(processors(), budget // need)
+        need += memory.needed
+    most = most_processes() if budget is None else min(most_processes(), budget // need)
     return max(1, min(most, len(faults) // CHUNK))
 
 

@@ -40,6 +40,7 @@ from ncc_runtime.execution.variable_sizes import SizeRecord
 from ncc_runtime.faults.play import EndlessError, Playback, Played
 from ncc_runtime.faults.waits import StallTables, WaitGraph, stalled_run, wait_graph
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.verify.counters import Edges, on_rank
 
 MOST_ROUNDS = 8
@@ -93,11 +94,12 @@ class Laboratory:
     def __init__(
         self,
         executable: Executable,
-        inputs: Callable[[], Iterable[np.ndarray]],
+        inputs: Callable[[], Iterable[RankedArray]],
         *,
         is_proved: bool = True,
         clock: Clock | None = None,
         memory_bytes: int | None = None,
+        threads: int = 1,
     ) -> None:
         """`inputs` gives what `Devices.load` takes; `is_proved`: all proofs of the program hold.
 
@@ -105,10 +107,11 @@ class Laboratory:
         side may take `memory_bytes` of this host; None: 80 % of what is free.
         """
         self.memory_bytes = memory_bytes
-        executable.check_all_ranks_have_columns()
+        self._threads = threads
+        executable.check_is_whole()
         self.executable = executable
         self._inputs = inputs
-        self._arrays: list[np.ndarray] | None = None
+        self._arrays: list[RankedArray] | None = None
         self._is_proved = is_proved
         self._devices: Devices | None = None
         self._undisturbed: _Undisturbed | None = None
@@ -212,7 +215,7 @@ class Laboratory:
         if self._arrays is None:
             self._arrays = list(self._inputs())
         if self._devices is None:
-            self._devices = Devices(self.executable)
+            self._devices = Devices(self.executable, self._threads)
         self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
         self._devices.load(self._arrays)
         return self._devices
@@ -242,7 +245,8 @@ def _undisturbed(devices: Devices) -> _Undisturbed:
 
     with devices:
         Scheduler(executable, decisions).run(perform)
-    return _Undisturbed(devices.outputs(), decisions, sizes)
+    outputs = [one.whole() for one in devices.outputs()]
+    return _Undisturbed(outputs, decisions, sizes)
 
 
 def _follows_data(executable: Executable) -> bool:

@@ -119,7 +119,7 @@ class Playback:
             self._flip_until(trace.time_ps)
             self._check_stuck(timed.stuck, timed.halted)
         return Played(
-            outputs=self._devices.outputs(),
+            outputs=[one.whole() for one in self._devices.outputs()],
             stuck=tuple(self._state.stuck()),
             decisions=self._decisions,
             sizes=self._sizes,
@@ -228,7 +228,7 @@ class Playback:
     def _decide(self, batch: RowBatch, jump: Jump) -> None:
         """Read the predicates; note where they differ from what the clock was told."""
         block = self._executable.program.blocks[jump.block]
-        enters = selected(block, self._devices.predicate(block.predicate, batch.ranks))
+        enters = selected(block, self._devices.predicate(jump.block, batch.ranks))
         self._entered[batch.queue, batch.ranks] = enters
         if self._diverged:
             return

@@ -21,7 +21,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.array_files import SAFETENSORS_TYPES, open_arrays, safetensors_bytes
+from ncc_runtime.array_files import open_arrays, safetensors_bytes, safetensors_types
 from ncc_runtime.errors import InputError, NccError, Notice, reason_of
 from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
 from ncc_runtime.neff.document import files_of
@@ -49,7 +49,7 @@ class JobInputs:
     seed: int | None
     feed: Feed
     draw: tuple[int, ...] = ()  # inputs that are drawn at every step, by number
-    data_sha256: str = ""  # of batches, and of given inputs that nothing feeds
+    data_sha256: str = ""  # of batches, of given inputs that nothing feeds, of how a seed draws
 
 
 @attrs.frozen
@@ -326,7 +326,7 @@ def _arrays_of(program: Program, rank: int, state: State) -> dict[str, np.ndarra
         if len(row):
             own = np.ascontiguousarray(array[int(row[0])])
             # what the format has no name for goes in as bytes
-            is_known = own.dtype in SAFETENSORS_TYPES
+            is_known = own.dtype in safetensors_types()
             arrays[f"arg{number}"] = own if is_known else own.reshape(-1).view(np.uint8)
     return arrays
 

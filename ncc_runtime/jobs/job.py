@@ -16,7 +16,7 @@ import numpy as np
 
 from ncc_runtime.array_files import StoredArray
 from ncc_runtime.errors import InputError, TopologyError
-from ncc_runtime.inputs import bound_inputs, numbered
+from ncc_runtime.inputs import Given, bound_inputs, numbered
 from ncc_runtime.jobs.checkpoints import CheckpointFolder, JobInputs, Restored, State, state_bytes
 from ncc_runtime.jobs.recovery import (
     ChangedCollective,
@@ -35,6 +35,7 @@ from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
 from ncc_runtime.placement import placed_at
 from ncc_runtime.progress import phase
+from ncc_runtime.random_values import VERSION
 from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import Model
 from ncc_runtime.step_inputs import Feed, inputs_of_steps
@@ -150,9 +151,11 @@ class RunningJob:
         program = model.executable.program
         self._model, self._load, self._options = model, load, options
         self._run_options = run_options or RunOptions()
-        self._between = inputs_of_steps(program, feed, batches or {}, draw, seed)
+        self._between = inputs_of_steps(
+            program, feed, batches or {}, draw, seed, self._run_options.threads
+        )
         self._seed = seed
-        self._given: dict[int, np.ndarray | StoredArray] = dict(numbered(program, given))
+        self._given: Given = numbered(program, given)
         self._batches = dict(self._between.batches)
         self._smaller = tuple(smaller)
         self._undisturbed = model.executable
@@ -184,7 +187,10 @@ class RunningJob:
                 found = np.ascontiguousarray(array)
                 digest.update(f"{what} {number} {found.dtype} {found.shape}\n".encode())
                 digest.update(found.tobytes())
-        sha256 = digest.hexdigest() if given or self._batches else ""
+        if self._seed is not None:  # what it draws is read, too
+            digest.update(f"drawn {VERSION}\n".encode())
+        is_any = given or self._batches or self._seed is not None
+        sha256 = digest.hexdigest() if is_any else ""
         return JobInputs(self._seed, self.feed, self._between.drawn, sha256)
 
     def _check_faults(self) -> None:
@@ -279,7 +285,7 @@ class RunningJob:
         return every is not None and (done % every == 0 or done == self._options.steps)
 
     def _state_of(self, run: Run) -> State:
-        if not run.outputs:
+        if not run.ranked_outputs:
             return {}
         return {number: run.outputs[output] for output, number in self.feed}
 
@@ -396,14 +402,12 @@ class RunningJob:
             self._given, self._batches = self._inputs_for(after)
         self._model = model
 
-    def _inputs_for(
-        self, after: Program
-    ) -> tuple[dict[int, np.ndarray | StoredArray], dict[int, StoredArray]]:
+    def _inputs_for(self, after: Program) -> tuple[Given, dict[int, StoredArray]]:
         """What is given, and batches, as a program for fewer ranks takes them; InputError."""
         if self._initial is None:
             self._initial = self._initial_inputs(self._program)
         before, arrays = self._initial
-        given: dict[int, np.ndarray | StoredArray] = {
+        given = {
             number: resharded(before, after, number, array, is_state=False)
             for number, array in arrays.items()
             if number not in self._fed
@@ -413,9 +417,11 @@ class RunningJob:
     def _initial_inputs(self, program: Program) -> tuple[Program, dict[int, np.ndarray]]:
         """The inputs of the first step but for batches, as a program takes them."""
         changing = self._between.of_step(0)
-        arrays = bound_inputs(program, {**self._given, **changing}, self._seed)
+        arrays = bound_inputs(
+            program, {**self._given, **changing}, self._seed, threads=self._run_options.threads
+        )
         return program, {
-            number: array for number, array in enumerate(arrays) if number not in changing
+            number: array.whole() for number, array in enumerate(arrays) if number not in changing
         }
 
     def _resharded(self, kept: Restored, after: Program) -> State:

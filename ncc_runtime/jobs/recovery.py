@@ -20,6 +20,7 @@ from ncc_runtime.inputs import check_type, checked_input, parameter_text, uncut
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.program import Program
 from ncc_runtime.placement import Placement, placed_at
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.runtime import Model
 from ncc_runtime.step_inputs import Feed, ranks_of
 from ncc_runtime.topology import fault_names
@@ -334,8 +335,9 @@ def resharded(
     ]
     if infos[0].sharding is not None and wholes[0] is not None and wholes[0] == wholes[1]:
         sharding = before.shardings[infos[0].sharding]
-        whole = uncut(array, sharding, wholes[0], ranks_of(before, number))
-        if checked_input(before, number, whole).tobytes() == np.ascontiguousarray(array).tobytes():
+        whole = uncut(RankedArray.of_each(array), sharding, wholes[0], ranks_of(before, number))
+        cut = checked_input(before, number, whole).whole()
+        if cut.tobytes() == np.ascontiguousarray(array).tobytes():
             return whole
     if not is_state and old.type_text == new.type_text:
         return array[: len(ranks_of(after, number))]

@@ -24,12 +24,14 @@ from ncc_runtime.faults.stale import (
     partial_inputs,
     workers_of,
 )
-from ncc_runtime.inputs import numbered, seeded
+from ncc_runtime.inputs import numbered
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import RunOptions
 from ncc_runtime.progress import phase
 from ncc_runtime.progress import steps as progressing
+from ncc_runtime.random_values import drawn
 from ncc_runtime.step_inputs import feed_of
+from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
     from ncc_runtime.runtime import Model
@@ -234,14 +236,15 @@ class _TrainingValues:
         """The loss of every step, and the outputs that the last one feeds back."""
         own, count = self._own, len(training.steps)
         given: dict[Any, Any] = dict(numbered(self._program, inputs))
+        threads = Threads(options.threads)
         for number in self._fed:
             tensor = self._program.tensors[self._program.inputs[number]]
             if number in own.carried:
                 given[number] = np.full(tensor.shape, -0.0, tensor.dtype.numpy)
             elif number not in given and seed is not None:  # replicas begin alike
-                generator = np.random.default_rng([seed, number])
                 values = np.empty((workers.size, *tensor.shape), tensor.dtype.numpy)
-                values[workers] = seeded(tensor, workers.shape[1], generator)
+                shape = workers.shape[1], *tensor.shape
+                values[workers] = drawn(tensor.dtype, shape, seed, (number,), threads)
                 given[number] = values
         batches = {**self._batches, f"arg{own.takes_part}": _by_rank(training.taken, workers)}
         if own.begins is not None:

@@ -212,6 +212,7 @@ class Executable:
     semaphore_count: int  # ids 0..count-1 on every rank; the program's own come first
     hbm_bytes: int  # of one rank: the program's memory and the channel buffers
     representatives: int  # ranks 0..representatives-1 have columns: all, or those of one instance
+    has_addresses: bool = True  # of what transfers read and write; without, it can be timed only
     ignores_memory: bool = False  # it takes more memory than a rank has; timed all the same
     policy: Policy = Policy.NEURON  # by which algorithms were chosen, where none was forced
     is_deterministic: bool = False  # collectives reduce in the order of their groups
@@ -224,12 +225,17 @@ class Executable:
         """Number of ranks."""
         return self.program.ranks
 
-    def check_all_ranks_have_columns(self) -> None:
-        """LoweringError if some ranks have no columns of their own."""
-        if self.representatives < self.ranks:
+    def check_is_whole(self) -> None:
+        """LoweringError if some ranks have no columns of their own, or transfers no addresses."""
+        if self.representatives < self.ranks or not self.has_addresses:
+            what = "transfers have no addresses"
+            if self.representatives < self.ranks:
+                what = (
+                    f"{self.representatives} of {self.ranks} ranks have columns, they stand for all"
+                )
             raise LoweringError(
-                f"{self.program.name} was filled for its times only: {self.representatives} of "
-                f"{self.ranks} ranks have columns, they stand for all; load it without times_only"
+                f"{self.program.name} was filled for its times only: {what}; "
+                "load it without times_only"
             )
 
     @cached_property

@@ -79,7 +79,7 @@ def listed_queues(
     executable: Executable, ranks: Sequence[int], queue: str | None = None
 ) -> list[ListedQueue]:
     """The queues of some ranks, or the one of that name; ranks with equal rows share an entry."""
-    executable.check_all_ranks_have_columns()
+    executable.check_is_whole()
     listings = {rank: _RankListing(executable, rank) for rank in ranks}
     listed = []
     for each in executable.queues:

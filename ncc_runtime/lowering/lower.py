@@ -101,10 +101,10 @@ def lower(
 
     Users' `plan_files` say which placeholders they run.
 
-    With `times_only` the executable has columns of one instance's ranks where these stand for all;
-    it can be timed, not proved or computed. With `ignore_memory`, what takes more memory than a
-    rank has is placed too, to be timed. `deterministic` collectives reduce in the order of their
-    groups, wherever ranks are.
+    With `times_only` the executable has columns of one instance's ranks where these stand for all,
+    and no addresses; it can be timed, not proved or computed. With `ignore_memory`, what takes more
+    memory than a rank has is placed too, to be timed. `deterministic` collectives reduce in the
+    order of their groups, wherever ranks are.
 
     Raises LoweringError where a placeholder cannot be lowered, PlanError for a plan.
     """
@@ -130,6 +130,7 @@ def lower(
                 [each.replica_groups for each in chosen],
                 chooser.symmetry,
                 ignore_memory=ignore_memory,
+                has_addresses=not times_only,
             )
             lowered = (
                 attrs.evolve(collective, is_beyond_policy=each.choice.is_beyond_policy)
@@ -162,7 +163,11 @@ def plans_clock(program: Program, placement: Placement, clock: Clock) -> PlansCl
             attributes=(),
             blocks=(),
         )
-        return clock(lower_plans(alone, placement, [plans], symmetry, ignore_memory=True))
+        return clock(
+            lower_plans(
+                alone, placement, [plans], symmetry, ignore_memory=True, has_addresses=False
+            )
+        )
 
     return timed
 
@@ -174,9 +179,11 @@ def lower_plans(
     symmetry: RankSymmetry | None = None,
     *,
     ignore_memory: bool = False,
+    has_addresses: bool = True,
 ) -> Executable:
     """Lower every placeholder by the plans given for it, whatever these are.
 
+    Addresses are half of what an executable holds, and times do not depend on them.
     AsymmetryError if `symmetry` reduces the ranks that have columns and these do not stand for all.
     """
     topology, symmetry = placement.topology, symmetry or RankSymmetry(program.ranks)
@@ -205,7 +212,7 @@ def lower_plans(
         representatives, first=len(program.semaphores), limit=semaphore_limit(program, topology)
     )
     streams = {
-        stream: StreamProgram(stream, symmetry, ids, sorted(used))
+        stream: StreamProgram(stream, symmetry, ids, sorted(used), has_addresses=has_addresses)
         for stream, used in sorted(lanes.items())
     }
     done_sems = stream_semaphores(program)
@@ -259,6 +266,7 @@ def lower_plans(
         semaphore_count=ids.count,
         hbm_bytes=hbm_bytes,
         representatives=representatives,
+        has_addresses=has_addresses,
         ignores_memory=ignore_memory and hbm_bytes > rank_capacity(topology),
     )
 

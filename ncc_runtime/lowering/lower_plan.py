@@ -34,6 +34,7 @@ from ncc_runtime.lowering.queues import (
     CELLS_AT_ONCE,
     NO_POST,
     NO_WAIT,
+    NOTHING,
     CcProgram,
     Condition,
     DescriptorCells,
@@ -41,8 +42,10 @@ from ncc_runtime.lowering.queues import (
     DmaRing,
     Increment,
     MemberRows,
+    PickedRows,
     PlanStep,
     Row,
+    Rows,
     distinct,
     spread,
     spread_any,
@@ -111,12 +114,17 @@ class StreamQueues:
         symmetry: RankSymmetry,
         channels: Channels,
         ring_sems: Mapping[int, tuple[int, int]],  # lane → (tail semaphore, completion semaphore)
+        *,
+        has_addresses: bool,
     ) -> None:
         self.symmetry = symmetry
+        self.has_addresses = has_addresses
         self.everybody: np.ndarray = np.arange(symmetry.representatives, dtype=np.int32)
         self.channels = channels
         self.ring_sems = ring_sems
-        self.rings = {lane: DmaRing(self.everybody) for lane in ring_sems}
+        self.rings = {
+            lane: DmaRing(self.everybody, has_addresses=has_addresses) for lane in ring_sems
+        }
         self.cc = CcProgram(symmetry.representatives)
         self._templates: dict[ReplicaGroups, list[list[TransferTemplate]]] = {}
         self._links: dict[tuple[int, bytes], PeerLink] = {}
@@ -494,10 +502,8 @@ class PlanLowering:
 
     def _cells(self, transfers: list[Transfer]) -> DescriptorCells:
         """Addresses and sizes of the transfers of one lane."""
-        members = self._members
         most_sources = max(len(move.sources) for move in transfers)
         seconds = [move.second_target for move in transfers]
-        sizes = [equal_sizes(move.size_bytes, members.shape[1]) for move in transfers]
         sources = [  # the first source of every transfer, the second ones, …
             [move.sources[number] if number < len(move.sources) else None for move in transfers]
             for number in range(most_sources)
@@ -512,7 +518,7 @@ class PlanLowering:
             target=self._addressed(
                 [move.target for move in transfers], [move.peer for move in transfers]
             ),
-            size=MemberRows(sizes, np.zeros(len(sizes), np.int64), members, idle=0),
+            size=self._sizes(transfers),
             second_target=self._addressed(
                 [None if second is None else second.target for second in seconds],
                 [None if second is None else second.peer for second in seconds],
@@ -522,11 +528,29 @@ class PlanLowering:
             registers=self._registers(transfers),
         )
 
+    def _sizes(self, transfers: list[Transfer]) -> Rows:
+        """What transfers move, 0 at ranks of no group."""
+        members = self._members
+        sizes = [equal_sizes(move.size_bytes, members.shape[1]) for move in transfers]
+        if members.size == self._ranks and all(size.strides == (0,) for size in sizes):
+            different, index = distinct(sizes)
+            return PickedRows([size[:1] for size in different], index)  # all ranks move as much
+        return MemberRows(sizes, np.zeros(len(sizes), np.int64), members, idle=0)
+
     def _addressed(
         self, pieces: Sequence[Location | None], owners: Sequence[np.ndarray | None]
-    ) -> MemberRows:
-        """Addresses of pieces, IDLE for none, in the memory of their owners (None: the rank)."""
+    ) -> Rows:
+        """Addresses of pieces, IDLE for none, in the memory of their owners (None: the rank).
+
+        For times only, all are 0.
+        """
         count, ranks = self._members.shape[1], self._groups.ranks
+        if not self._queues.has_addresses:
+            members = self._members.ravel()
+            zero = spread(np.zeros(len(members), np.int32), members, self._ranks)
+            return PickedRows(
+                [NOTHING, zero], np.array([piece is not None for piece in pieces], int)
+            )
         nowhere: np.ndarray = np.full(count, IDLE, np.int64)
         bases = [0 if piece is None else self._addresses.base(piece) for piece in pieces]
         rank_bases: dict[int, np.ndarray] = {}  # by row, where ranks have different bases

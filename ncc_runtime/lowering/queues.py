@@ -9,7 +9,8 @@ a reference until the end: to one value where all ranks are alike, to a column t
 or to the plan's own offsets (`PickedRows`, `TableRows`, `MemberRows`; a `GrowingColumn` has them).
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -156,7 +157,7 @@ class GrowingColumn:
     def write(self, out: np.ndarray) -> None:
         """Fill (rows, ranks) and forget the rows."""
         at = 0
-        for part in self._parts:
+        for part in _joined(self._parts):
             part.write(out[at : at + len(part)])
             at += len(part)
         self._parts.clear()
@@ -178,14 +179,32 @@ class GrowingColumn:
         return np.broadcast_to(column, shape) if is_alike else column
 
 
+def _joined(parts: Sequence[Rows]) -> Iterator[Rows]:
+    """The same rows in fewer parts: picked rows that follow each other are one table."""
+    for is_picked, some in itertools.groupby(parts, lambda part: isinstance(part, PickedRows)):
+        if not is_picked:
+            yield from some
+            continue
+        rows: list[Row] = []
+        index: list[np.ndarray] = []
+        for part in some:
+            assert isinstance(part, PickedRows)
+            first = len(rows)
+            rows += part.rows
+            index.append(np.arange(len(part.rows)) if part.index is None else part.index)
+            index[-1] = index[-1] + first
+        yield PickedRows(rows, np.concatenate(index))
+
+
 T = TypeVar("T")
 
 
 def distinct(objects: Sequence[T]) -> tuple[list[T], np.ndarray]:
-    """The objects, each once, and which of them stands where."""
-    ids = np.fromiter(map(id, objects), np.int64, len(objects))
-    _, first, index = np.unique(ids, return_index=True, return_inverse=True)
-    return [objects[at] for at in first.tolist()], index
+    """The objects, each once in the order in which they first come, and which stands where."""
+    by_id = {id(each): each for each in objects}
+    numbers = dict(zip(by_id, itertools.count(), strict=False))
+    index = np.fromiter(map(numbers.__getitem__, map(id, objects)), np.int64, len(objects))
+    return list(by_id.values()), index
 
 
 def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
@@ -194,7 +213,7 @@ def write_rows(rows: Sequence[Row], out: np.ndarray) -> None:
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         widths = np.array([len(row) for row in some])
-        for width in np.unique(widths).tolist():
+        for width in dict.fromkeys(widths.tolist()):
             where = np.flatnonzero(widths == width)
             same_width = np.concatenate([some[at] for at in where.tolist()])
             out[first + where] = same_width.reshape(len(where), width)
@@ -205,7 +224,7 @@ def narrowed(column: np.ndarray) -> np.ndarray:
     if column.size == 0:
         return column
     dtype = np.int32 if int(column.max()) <= np.iinfo(np.int32).max else np.int64
-    if (column == column[:, :1]).all():
+    if column.strides[1] == 0 or (column == column[:, :1]).all():
         return np.broadcast_to(column[:, :1].astype(dtype), column.shape)
     narrow = column.astype(dtype, copy=False)
     narrow.setflags(write=False)
@@ -389,18 +408,19 @@ class DescriptorRun:
 class DescriptorCells:
     """Addresses and sizes of consecutive rows."""
 
-    sources: Sequence[MemberRows]  # the first of every row, the second …; IDLE beyond the last
-    target: MemberRows
-    size: MemberRows
-    second_target: MemberRows | None = None
+    sources: Sequence[Rows]  # the first of every row, the second …; IDLE beyond the last
+    target: Rows
+    size: Rows
+    second_target: Rows | None = None
     registers: Sequence[MemberRows] = ()  # of rows, source and target; or none at all
 
 
 class DmaRing:
     """One DMA ring on every rank."""
 
-    def __init__(self, everybody: np.ndarray) -> None:
+    def __init__(self, everybody: np.ndarray, *, has_addresses: bool) -> None:
         self._everybody = everybody
+        self._address = np.int64 if has_addresses else np.int8  # all are 0 then
         ranks = self._ranks = len(everybody)
         self._heads: list[np.ndarray] = []  # (rows, 4): opcode, placeholder, round, divisor
         self._rows = 0
@@ -415,8 +435,8 @@ class DmaRing:
         self._reads: list[IncrementColumns] = []
         self._owners: list[GrowingColumn] = []
         self._sources: list[GrowingColumn] = []
-        self._target = GrowingColumn(ranks, np.int64)
-        self._second_target = GrowingColumn(ranks, np.int64)
+        self._target = GrowingColumn(ranks, self._address)
+        self._second_target = GrowingColumn(ranks, self._address)
         self._size = GrowingColumn(ranks, np.int64)
         self._registers = [GrowingColumn(ranks, np.int32) for _ in range(3)]
         self.filled: Row = np.zeros(1, np.int64)  # runs in the ring so far; a new array each time
@@ -480,7 +500,7 @@ class DmaRing:
             )
         # addresses and sizes
         while len(self._sources) < len(cells.sources):
-            self._sources.append(GrowingColumn(self._ranks, np.int64))
+            self._sources.append(GrowingColumn(self._ranks, self._address))
         self._target.extend(cells.target)
         self._size.extend(cells.size)
         padded = [
@@ -532,7 +552,8 @@ class DmaRing:
     def _source_addresses(self) -> np.ndarray:
         """Addresses, (rows, ranks, k)."""
         # written source by source, as (rows, ranks) that are contiguous, and turned at the end
-        addresses: np.ndarray = np.empty((len(self), len(self._sources), self._ranks), np.int64)
+        shape = len(self), len(self._sources), self._ranks
+        addresses: np.ndarray = np.empty(shape, self._address)
         for number, column in enumerate(self._sources):
             column.pad(len(self))
             column.write(addresses[:, number])

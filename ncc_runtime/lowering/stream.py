@@ -52,13 +52,19 @@ class StreamProgram:
     """Builds the queues of one stream, placeholder by placeholder in trigger order."""
 
     def __init__(
-        self, stream: int, symmetry: RankSymmetry, ids: SemaphoreIds, lanes: Sequence[int]
+        self,
+        stream: int,
+        symmetry: RankSymmetry,
+        ids: SemaphoreIds,
+        lanes: Sequence[int],
+        *,
+        has_addresses: bool,
     ) -> None:
         self.stream = stream
         self.trigger_sem = ids.take_common()
         ring_sems = {lane: (ids.take_common(), ids.take_common()) for lane in lanes}
         channels = Channels(symmetry.representatives, symmetry.ranks, ids)
-        self._queues = StreamQueues(symmetry, channels, ring_sems)
+        self._queues = StreamQueues(symmetry, channels, ring_sems, has_addresses=has_addresses)
         self._everybody = self._queues.everybody
         self._triggered: Row = np.zeros(1, np.int32)  # so far, on each rank where they differ
         self._opened: dict[int, _Position] = {}  # by block: its first row

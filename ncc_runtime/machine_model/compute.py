@@ -43,17 +43,22 @@ def compute_costs(
 ) -> ComputeCosts:
     """The costs of the instructions of a queue; each different one is priced once."""
     works, index = works_of(program, engine, table)
-    fixed = model.instruction_ps(engine)
-    rows = [(duration_of(work, model.speeds), work.traffic) for work in works]
+    of_all = model.instruction_ps(engine)
+    rows = []
+    for work in works:
+        # what is given includes what every instruction takes
+        fixed = of_all if work.given_ps is None else min(of_all, work.given_ps)
+        given = 0 if work.given_ps is None else fixed
+        rows.append((fixed, given, duration_of(work, model.speeds), work.traffic))
     costs = np.array(
         [
             (
                 *(fixed + time.steps_ps, time.starts_ps),
-                *(min(ps, MOST_PS) for ps in (time.engines_ps, time.dma_ps)),
+                *(min(ps, MOST_PS) for ps in (time.engines_ps - given, time.dma_ps)),
                 *(min(ps, MOST_PS) for ps in (time.engines_tile_ps, time.dma_tile_ps)),
                 traffic,
             )
-            for time, traffic in rows
+            for fixed, given, time, traffic in rows
         ],
         np.int64,
     ).reshape(-1, 7)

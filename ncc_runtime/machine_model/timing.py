@@ -6,7 +6,7 @@ which at LNC 2 has both cores' engines, DMA rings and CC-cores.
 """
 
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 import attrs
@@ -109,6 +109,7 @@ class TimingModel:
     execution_barrier_ps: int  # for every doubling of the chips
 
     @classmethod
+    @lru_cache(maxsize=8)
     def from_topology(cls, topology: Topology) -> "TimingModel":
         """The model of a rank on this topology, with the constants of this file."""
         latency = latency_by_transport(topology)

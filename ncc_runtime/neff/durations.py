@@ -7,12 +7,9 @@ import attrs
 
 from ncc_runtime.neff.isa import Engine
 from ncc_runtime.neff.shared.dtypes import DType
-from ncc_runtime.neff.work.work import PARTITIONS, Mode, Work, WorkPhase
+from ncc_runtime.neff.work.work import FLOPS_PER_CYCLE, PARTITIONS, Mode, Work, WorkPhase
 
 PS_PER_S = 10**12
-
-FLOPS_PER_CYCLE = 2 * PARTITIONS * PARTITIONS
-"""What the Tensor engine's array multiplies and adds in a cycle."""
 
 
 @attrs.frozen
@@ -64,8 +61,11 @@ def duration_of(work: Work, speeds: Speeds) -> Duration:
     """The time of work: tiles are loaded, worked on and stored, each while others are.
 
     With T tiles, one is loaded before engines begin and one stored when they have ended; if DMA
-    takes longer than engines, they still work on the last tile when all are loaded.
+    takes longer than engines, they still work on the last tile when all are loaded. What is given
+    is as if engines took all of it, while DMA moves the bytes.
     """
+    if work.given_ps is not None:
+        return Duration(0, 0, work.given_ps, 0, 0, 0)
     engines_ps = engines_of(work, speeds)
     dma_ps = sum(
         max(_ps(size, speeds.dma_bytes_per_s), speeds.dma_least_ps)

@@ -44,6 +44,7 @@ class Shape(enum.Enum):
     FOLD = "fold"  # folds dimensions with a region
     METHOD = "method"  # a whole numerical method on an array
     FUSED = "fused"  # several operations at once, through SBUF
+    SIZED = "sized"  # only how much work it is is known, not what it computes
     CONTROL = "control"  # touches no tensor
 
 
@@ -86,6 +87,7 @@ _SCATTER = (
 PTC2 = "ptc2"
 WAIT = "wait"
 FUSION = "fusion"
+WORK = "work"
 LOOP, TEST, CASE, END = "loop", "test", "case", "end"
 
 OPCODES: dict[str, OpcodeDef] = {
@@ -151,6 +153,13 @@ OPCODES: dict[str, OpcodeDef] = {
         OpcodeDef("lapack", Shape.METHOD, -1, ("routine",), tuple(sorted(OPTIONS)), results=-1),
         OpcodeDef("rng-bit-generator", Shape.METHOD, 1, ("algorithm",), results=2),
         OpcodeDef(FUSION, Shape.FUSED, -1, ("fusion",), results=-1),
+        OpcodeDef(
+            WORK,
+            Shape.SIZED,
+            -1,
+            ("bytes_read", "bytes_written", "elements", "flops"),
+            ("dtype", "duration_ps"),
+        ),
         OpcodeDef(PTC2, Shape.CONTROL, -1),
         OpcodeDef(WAIT, Shape.CONTROL, 0),
         OpcodeDef(LOOP, Shape.CONTROL, 0, ("block",)),
@@ -162,7 +171,8 @@ OPCODES: dict[str, OpcodeDef] = {
 """Every opcode by name, in the order of the instruction-set document.
 
 `reduce` takes n arrays, then n initial values, and writes n results. `fusion` names a row of
-Program.fusions and does what that says. `ptc2`
+Program.fusions and does what that says. `work` says how much its engine computes and moves, and
+nothing of values. `ptc2`
 (PseudoTriggerCollective2) names a placeholder. `wait` (EVENT_SEMAPHORE) only holds its queue
 until a semaphore has a value.
 

@@ -103,7 +103,7 @@ class MemoryUse:
 
     def largest(self) -> list[EqualBuffers]:
         """The buffers that take most, equal ones together."""
-        lines = _lines_of_buffers(self.program)
+        lines = lines_of_buffers(self.program)
         names = {
             self.program.tensors[tensor].buffer: self.program.parameter(number).name
             for number, tensor in enumerate(self.program.inputs)
@@ -151,7 +151,7 @@ def memory_of(
     )
 
 
-def _lines_of_buffers(program: Program) -> dict[int, str]:
+def lines_of_buffers(program: Program) -> dict[int, str]:
     """By buffer, the line of the instruction that first writes it, in the order of the queues."""
     buffer_of = np.array([tensor.buffer for tensor in program.tensors], np.int64)
     lines: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, even if their writer dies.
+"""Files and folders that appear complete or not at all, even if their writer dies.
 
 A writer fills a temporary file beside the target and renames it. All the while it holds a lock on
 the temporary file, which the system takes away when the writer dies. So a temporary file that can
@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,58 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         stream.write(data)
 
 
+@contextlib.contextmanager
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A folder to write files into, which gets its name when all are written.
+
+    InputError if something that is not an empty folder has the name, or there is no folder around
+    it. Raises OSError, and leaves nothing, if a file cannot be written.
+    """
+    check_whole_folder(path)
+    target = Path(os.path.realpath(path))
+    temporary, handle = _locked_folder(target.parent)
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        temporary.replace(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    finally:
+        os.close(handle)
+        shutil.rmtree(temporary, ignore_errors=True)  # after a successful replace there is none
+    sync(target.parent)
+    _sweep(target.parent)
+
+
+def check_whole_folder(path: str | os.PathLike[str]) -> None:
+    """Refuse a folder that could not be made, before anything is done for it; InputError."""
+    place = os.fspath(path)
+    target = Path(os.path.realpath(place))
+    if not target.parent.is_dir():
+        raise InputError(f"{place}: there is no folder {target.parent}")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{place}: is a file; give the name of a folder")
+    if target.exists() and any(target.iterdir()):
+        raise InputError(f"{place}: is not empty; give another folder, or empty this one")
+
+
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    while True:
+        temporary = parent / f".ncc-{os.urandom(8).hex()}.tmp"
+        temporary.mkdir()
+        try:
+            handle = os.open(temporary, os.O_RDONLY)
+        except FileNotFoundError:  # somebody swept it before it was locked
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks: nothing is swept there
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, handle
+        os.close(handle)
+
+
 def _is_special(place: str) -> bool:
     """Whether something other than a regular file is there; OSError if a directory is."""
     try:
@@ -106,10 +159,15 @@ def _sweep(directory: Path) -> None:
 
 
 def _remove_unlocked(path: Path) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    is_folder = path.is_dir() and not path.is_symlink()
+    access = os.O_RDONLY if is_folder else os.O_RDWR
+    handle = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        if stat.S_ISREG(os.fstat(handle).st_mode):
+        if is_folder or stat.S_ISREG(os.fstat(handle).st_mode):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
+            if is_folder:
+                shutil.rmtree(path)
+            else:
+                path.unlink()
     finally:
         os.close(handle)

@@ -195,15 +195,21 @@ def _is_for(team: TeamText, group: Members) -> bool:
 
 def read_plans(words: Sequence[str]) -> tuple[PlanFile, ...]:
     """The files of a command line; PlanError, with the file, where one is none."""
-    return tuple(map(_read, words))
+    return tuple(
+        plan_file(path, target, plan_data(path)) for target, path in map(split_word, words)
+    )
 
 
-def _read(word: str) -> PlanFile:
-    target, path = split_word(word)
+def plan_data(path: str) -> bytes:
+    """The bytes of a file; PlanError where it cannot be read."""
     try:
-        data = read_file(path, document.MOST_BYTES)
+        return read_file(path, document.MOST_BYTES)
     except OSError as error:
         raise PlanError(f"plan {path}: {reason_of(error)}") from None
+
+
+def plan_file(path: str, target: str | None, data: bytes) -> PlanFile:
+    """A plan from its bytes; PlanError, with the name of the file, where it is none."""
     if other := recognised(data, FileRole.PLAN):
         raise PlanError(f"plan {path}: {other}")
     try:

@@ -290,17 +290,31 @@ def _runs_cover(trace: Trace, at: np.ndarray) -> Cover:
     return Cover.of(trace.executable.representatives, trace.time_ps, runs.rank[at], start, end)
 
 
-def overlap(trace: Trace) -> Overlap:
-    """The time of compute and of collectives in a run, and how much of the latter is exposed."""
+@attrs.frozen(eq=False)
+class OverlapByRank:
+    """Times in picoseconds of each rank, (ranks,) int64."""
+
+    compute_ps: np.ndarray
+    collective_ps: np.ndarray
+    exposed_ps: np.ndarray
+
+
+def overlap_by_rank(trace: Trace) -> OverlapByRank:
+    """When engines work and collectives are under way, and how much of the latter is exposed."""
     busy, moving = busy_cover(trace), _runs_cover(trace, np.arange(len(trace.runs.first)))
     collective = moving.by_rank_ps()
-    exposed = collective - busy.shared_by_rank_ps(moving)
+    return OverlapByRank(busy.by_rank_ps(), collective, collective - busy.shared_by_rank_ps(moving))
+
+
+def overlap(trace: Trace) -> Overlap:
+    """The time of compute and of collectives in a run, and how much of the latter is exposed."""
+    each = overlap_by_rank(trace)
     return Overlap(
         ranks=trace.executable.representatives,
-        compute_ps=int(busy.by_rank_ps().sum()),
-        collective_ps=int(collective.sum()),
-        exposed_ps=int(exposed.sum()),
-        most_exposed_ps=int(exposed.max(initial=0)),
+        compute_ps=int(each.compute_ps.sum()),
+        collective_ps=int(each.collective_ps.sum()),
+        exposed_ps=int(each.exposed_ps.sum()),
+        most_exposed_ps=int(each.exposed_ps.max(initial=0)),
     )
 
 

@@ -11,7 +11,15 @@ from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.neff.program import short_place
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
-from ncc_runtime.report.overlap import AllReduces, Hideable, Overlap, all_reduces, overlap
+from ncc_runtime.report.overlap import (
+    AllReduces,
+    Hideable,
+    Overlap,
+    OverlapByRank,
+    all_reduces,
+    overlap,
+    overlap_by_rank,
+)
 from ncc_runtime.report.text_table import text_table, wrapped
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 
@@ -39,6 +47,10 @@ class Performance:
     @cached_property
     def path(self) -> CriticalPath:
         return critical_path(self.trace)
+
+    @cached_property
+    def by_rank(self) -> OverlapByRank:
+        return overlap_by_rank(self.trace)
 
     @cached_property
     def overlap(self) -> Overlap:

@@ -1,6 +1,8 @@
 """Rows of queues in a few words, for timelines and critical paths."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import overload
 
 import attrs
 
@@ -12,7 +14,7 @@ from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import NONE, Instr
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class RowTexts:
     """Texts of the rows of one queue, in order."""
 
@@ -21,20 +23,37 @@ class RowTexts:
     # of a fusion with several lines `model.py:12 and 2 more`
 
 
+class _Made(Sequence[str]):
+    """Texts that are made when they are asked for: of most rows none is."""
+
+    def __init__(self, count: int, make: Callable[[int], str]) -> None:
+        self._count, self._make = count, functools.cache(make)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[str]: ...
+    def __getitem__(self, row: int | slice) -> str | Sequence[str]:
+        rows = range(self._count)[row]
+        return self._make(rows) if isinstance(rows, int) else [self._make(at) for at in rows]
+
+
 def row_texts(executable: Executable, number: int) -> RowTexts:
     """The texts of the rows of a queue."""
     queue = executable.queues[number]
     if isinstance(queue, EngineQueue):
-        program = program_of(executable, queue)
-        rows = list(queue.table)
+        program, rows = program_of(executable, queue), list(queue.table)
         return RowTexts(
-            [_instruction(executable, program, row) for row in rows],
-            [_lines(program, row) for row in rows],
+            _Made(len(rows), lambda row: _instruction(executable, program, rows[row])),
+            _Made(len(rows), lambda row: _lines(program, rows[row])),
         )
     if isinstance(queue, CcQueue):
-        names = [_cc_row(executable, queue, row) for row in range(len(queue.opcode))]
+        names = _Made(len(queue.opcode), lambda row: _cc_row(executable, queue, row))
     else:
-        names = [_dma_row(executable, queue, row) for row in range(len(queue.opcode))]
+        names = _Made(len(queue.opcode), lambda row: _dma_row(executable, queue, row))
     return RowTexts(names, [""] * len(names))
 
 

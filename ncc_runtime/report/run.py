@@ -9,13 +9,15 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError, StallError
+from ncc_runtime.execution.disturbance import Disturbance
 from ncc_runtime.execution.trace import Trace, Traffic
 from ncc_runtime.group_rules.verdict import Verdict
+from ncc_runtime.host_memory import HostMemory
 from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import MemoryUse, memory_json, memory_of, memory_text
 from ncc_runtime.options import Policy, RunOptions
-from ncc_runtime.report import html
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.report.collectives import CollectiveRow, collective_rows
 from ncc_runtime.verify.proof import Proof
 
@@ -24,8 +26,24 @@ if TYPE_CHECKING:
     from ncc_runtime.report.timeline.marks import Mark
 
 
+class FaultOfRun(Protocol):
+    """A fault on one executable."""
+
+    @property
+    def name(self) -> str:
+        """In one line."""
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """What it does, and where."""
+
+
 class FaultsOfRun(Protocol):
     """What faults did to a run; `ncc_runtime/faults/report.py` makes it."""
+
+    @property
+    def faults(self) -> Sequence[FaultOfRun]:
+        """The faults that were given."""
 
     @property
     def is_complete(self) -> bool:
@@ -45,6 +63,19 @@ class FaultsOfRun(Protocol):
         """As an object."""
 
 
+def spread_alone(_: int, given: RankedArray) -> np.ndarray:
+    """[ranks, *shape] of an output, in an array that nobody else has."""
+    return np.array(given.whole(), copy=not given.is_each)
+
+
+@attrs.frozen
+class Alternative:
+    """The same program where one thing is chosen otherwise, and the time that it takes there."""
+
+    words: str  # `policy=best`, as `--on` takes it
+    time_us: float
+
+
 @attrs.frozen(eq=False, repr=False)
 class Run:
     """The result of a run; parts that were not requested are empty or None.
@@ -58,12 +89,14 @@ class Run:
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
       or it cannot be told: what is forced does not run there, or sizes follow from values
     - `free_us`: the same where any order of reduction may be chosen; None unless one is held
+    - `alternatives`: the same by the other policy and placement, where `options` ask for it
     - `collectives`: a row for each, with its algorithm, times in microseconds, bytes by transport
     - `proofs`: what was proved before it ran
     - `notes`: what was assumed, where data decides and values were not computed
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
     - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
+    - `host_memory`: memory of this host that its values were to take; None without values
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
     - `faults`: what the faults that were given did; of a run that they keep from its end it is all
@@ -72,7 +105,7 @@ class Run:
 
     executable: Executable
     options: RunOptions
-    outputs: list[np.ndarray]
+    ranked_outputs: Sequence[RankedArray]
     trace: Trace | None
     traffic: tuple[Traffic, ...]
     proofs: tuple[Proof, ...] = ()
@@ -81,9 +114,18 @@ class Run:
     host_s: float = 0.0
     healthy_us: float | None = None
     free_us: float | None = None
+    alternatives: tuple[Alternative, ...] = ()
     faults: FaultsOfRun | None = None
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
-    assemble: Callable[[Sequence[np.ndarray]], Any] | None = None  # `result` of the outputs
+    host_memory: HostMemory | None = None
+    assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
+    # makes [ranks, *shape] of an output, by number
+    spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
+
+    @functools.cached_property
+    def outputs(self) -> list[np.ndarray]:
+        """Arrays that are the caller's, [ranks, *shape]; made when they are asked for."""
+        return [self.spread(number, one) for number, one in enumerate(self.ranked_outputs)]
 
     @functools.cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:
@@ -100,11 +142,12 @@ class Run:
         """
         if self.faults is not None and not self.faults.is_complete:
             raise StallError(self.faults.refusal())
-        return None if self.assemble is None else self.assemble(self.outputs)
+        return None if self.assemble is None else self.assemble(self.ranked_outputs)
 
     def __repr__(self) -> str:
         time = "no clock" if self.time_us is None else f"{self.time_us} us"
-        return f"<Run: {len(self.outputs)} outputs, {len(self.collectives)} collectives, {time}>"
+        outputs, collectives = len(self.ranked_outputs), len(self.collectives)
+        return f"<Run: {outputs} outputs, {collectives} collectives, {time}>"
 
     def __str__(self) -> str:
         from ncc_runtime.report.summary import as_text
@@ -112,6 +155,7 @@ class Run:
         return as_text(self.executable, self, self.options, self.host_s)
 
     def _repr_html_(self) -> str:
+
         from ncc_runtime.report.summary import as_html
 
         return as_html(self)
@@ -137,6 +181,22 @@ class Run:
         done = per_step_of(per_step)
         return None if self.trace is None else rates_of(self.trace, done)
 
+    def write_chakra(self, path: str | os.PathLike[str], times: str = "alone") -> int:
+        """Write the run as execution traces of Chakra into a new folder; returns their nodes.
+
+        `times` of instructions are what they take if nobody else moves bytes ("alone"), those of
+        the run, also of collectives ("run"), or "none" (docs/chakra.md). InputError if the run has
+        no clock, and for a collective of variable size; StallError if faults keep it from its end,
+        OSError where files cannot be written.
+        """
+        from ncc_runtime.report.chakra.write import TraceTimes, write_chakra
+
+        if self.timeline is None:
+            raise InputError("the run has no clock and so no order: run it with clock=True")
+        if self.faults is not None and not self.faults.is_complete:
+            raise StallError(self.faults.refusal())
+        return write_chakra(path, self.timeline[0], TraceTimes(times))
+
     def write_trace(self, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> None:
         """Write the timeline for ui.perfetto.dev: `.pftrace`, or `.json` for Chrome, also `.gz`.
 
@@ -149,6 +209,24 @@ class Run:
             raise InputError("the run has no clock and so no timeline: run it with clock=True")
         trace, marks = self.timeline
         write_timeline(os.fspath(path), trace, mask_of_ranks(self.executable, ranks), marks)
+
+    def write_report(
+        self,
+        path: str | os.PathLike[str],
+        against: "Run | None" = None,
+        ranks: Sequence[int] | None = None,
+        per_step: "str | int | PerStep | None" = None,
+    ) -> None:
+        """Write a page that opens from disk in any browser, `.html`: what `nccrt report` writes.
+
+        `against` is a run of the same program elsewhere, which is shown beside it. `ranks` are
+        those whose tracks it has, all by default; `per_step` is as for `rates`. InputError if a run
+        has no clock, or there is no such rank; OSError if the file cannot be written.
+        """
+        from ncc_runtime.report.page.page import write_page
+        from ncc_runtime.report.rates import per_step_of
+
+        write_page(path, self, against, ranks, per_step_of(per_step))
 
     @property
     def timeline(self) -> "tuple[Trace, Sequence[Mark]] | None":
@@ -238,6 +316,8 @@ class Verification:
         return as_json(self.executable, self.proofs)
 
     def _repr_html_(self) -> str:
+        from ncc_runtime.report import html
+
         rows = (
             (proof.name, proof.verdict, proof.presumed, proof.size, proof.seconds)
             for proof in self.proofs

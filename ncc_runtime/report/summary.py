@@ -54,6 +54,7 @@ def as_json(
             "normal_form": sum(how == NORMAL_FORM for how in run.interpreters.values()),
             "literal": sum(how == LITERAL for how in run.interpreters.values()),
         },
+        "host_memory": None if run.host_memory is None else run.host_memory.as_json(),
         "instructions": instruction_counts(executable),
         "collectives": [_collective(row, joined.get(row.id)) for row in run.collectives],
         "timeline": None if run.trace is None else performance.as_json(Performance(run.trace)),
@@ -155,7 +156,7 @@ def as_text(
     for note in run.notes:
         lines += textwrap.wrap(f"note: {note}", WIDTH, break_on_hyphens=False)
         lines += collectives.lines(collectives.joined(executable, run.collectives))
-    if run.outputs:
+    if run.ranked_outputs:
         lines += _output_lines(executable, run)
     if run.trace is not None:
         spent = Performance(run.trace)
@@ -194,8 +195,8 @@ def as_html(run: Run) -> str:
     program = run.executable.program
     called = ("in the model",) if any(result.name for result in program.results) else ()
     begins = "rank 0 begins" if len(run.executable.stages) == 1 else "the first rank begins"
-    known = _outputs(run.executable) if run.outputs else ()  # a run without values has none
-    outputs = itertools.islice(zip(known, run.outputs, strict=True), MOST_OUTPUTS)
+    known = _outputs(run.executable) if run.ranked_outputs else ()  # a run without values has none
+    outputs = itertools.islice(zip(known, run.ranked_outputs, strict=True), MOST_OUTPUTS)
     return html.block(
         html.line("\n".join([*lines, sentence(run.proofs)])),
         html.table("collectives, times in us", headings, cells),
@@ -207,7 +208,7 @@ def as_html(run: Run) -> str:
                     f"out{number}",
                     *((program.result(number).name,) if called else ()),
                     stage.program.tensors[tensor].type_text,
-                    _first_values(array[0]),
+                    _first_values(array.of(0)),
                 )
                 for number, ((stage, tensor), array) in enumerate(outputs)
             ),
@@ -226,21 +227,21 @@ def _output_lines(executable: Executable, run: Run) -> Iterator[str]:
     is_named = any(result.name for result in program.results)
     called = ("in the model",) if is_named else ()
     headings = ("name", *called, "type on a rank", *(("ranks",) if has_stages else ()), begins)
-    outputs = zip(_outputs(executable), run.outputs, strict=True)
+    outputs = zip(_outputs(executable), run.ranked_outputs, strict=True)
     rows = [
         (
             f"out{number}",
             *((repr(program.result(number).name)[1:-1],) if is_named else ()),
             stage.program.tensors[tensor].type_text,
             *((ranks_text(stage.ranks.tolist()),) if has_stages else ()),
-            _first_values(array[0]),
+            _first_values(array.of(0)),
         )
         for number, ((stage, tensor), array) in enumerate(itertools.islice(outputs, MOST_OUTPUTS))
     ]
     yield "outputs"
     yield from text_table(headings, rows, range(len(headings)))
-    if len(run.outputs) > MOST_OUTPUTS:
-        yield f"… and {len(run.outputs) - MOST_OUTPUTS} more outputs"
+    if len(run.ranked_outputs) > MOST_OUTPUTS:
+        yield f"… and {len(run.ranked_outputs) - MOST_OUTPUTS} more outputs"
 
 
 def _first_values(array: np.ndarray) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.cc_isa import DmaOpcode
-from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable
 from ncc_runtime.machine_model.instances import part_classes
 from ncc_runtime.machine_model.parts import NETWORK, PartKind, Parts
 from ncc_runtime.machine_model.timing import PS_PER_S, TimingModel
@@ -50,12 +50,16 @@ class Utilisation:
     engines: tuple[EngineUse, ...]
 
 
+def parts_of_machine(executable: Executable) -> Parts:
+    """The parts of what an executable is placed on."""
+    model = TimingModel.from_topology(executable.topology)
+    return Parts(executable.routes, model, executable.ranks)
+
+
 def utilisation(trace: Trace) -> Utilisation:
     """The use of every part and engine over the time of the run."""
     executable = trace.executable
-    parts = Parts(
-        executable.routes, TimingModel.from_topology(executable.topology), executable.ranks
-    )
+    parts = parts_of_machine(executable)
     amounts = np.zeros(parts.count, np.int64)
     for number, events in trace.blocks(trace.queues_of(DmaQueue)):
         queue = executable.queues[number]

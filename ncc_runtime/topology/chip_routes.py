@@ -16,6 +16,7 @@ pairs (`ChipRoutes`); beyond, a table is made of the pairs that a query names (`
 """
 
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -97,8 +98,17 @@ class LargeRoutes:
 RouteTable: TypeAlias = ChipRoutes | LargeRoutes
 
 
+_TABLES: WeakKeyDictionary[Topology, RouteTable] = WeakKeyDictionary()
+
+
 def chip_routes(topology: Topology) -> RouteTable:
-    """The routes of a topology, for all its instances."""
+    """The routes of a topology, for all its instances; made once, kept as long as it is."""
+    if topology not in _TABLES:
+        _TABLES[topology] = _chip_routes(topology)
+    return _TABLES[topology]
+
+
+def _chip_routes(topology: Topology) -> RouteTable:
     chips, variant = topology.chips_per_node, topology.links.variant
     router = _Router.of(topology)
     if chips > DENSE_CHIPS:

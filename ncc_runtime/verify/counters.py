@@ -15,6 +15,7 @@ A counter is numbered `semaphore * ranks + rank`.
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -129,8 +130,14 @@ def kinds_of_rows(column: np.ndarray) -> np.ndarray:
     narrow = narrowed(column)
     if narrow.shape[1] == 1:
         return np.unique(narrow[:, 0], return_inverse=True)[1]
-    numbers: dict[bytes, int] = {}
-    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in narrow], np.int64)
+    numbers: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
+    ranks, kinds = narrow.shape[1], np.empty(len(narrow), np.int64)
+    step = max(1, BLOCK_CELLS // ranks)
+    for at in range(0, len(narrow), step):
+        some = np.ascontiguousarray(narrow[at : at + step])
+        rows: list[bytes] = some.view(f"V{ranks * some.itemsize}").ravel().tolist()
+        kinds[at : at + step] = [numbers[row] for row in rows]
+    return kinds
 
 
 def narrowed(column: np.ndarray) -> np.ndarray:

@@ -57,7 +57,7 @@ def prove(executable: Executable) -> tuple[Proof, ...]:
 
 def prove_with_evidence(executable: Executable) -> tuple[tuple[Proof, ...], Evidence | None]:
     """The same, and evidence if all hold."""
-    executable.check_all_ranks_have_columns()
+    executable.check_is_whole()
     prover = _Prover(executable)
     made: dict[str, Proof] = {}
     for part in steps(PARTS, "proofs", "proofs"):

@@ -125,7 +125,7 @@ metadata={op_name="x"}
 }
 """
     found = compile_text(text).program
-    assert found.parameters == (ArrayInfo("x[0]"), ArrayInfo("x[1]", 0))
+    assert found.parameters == (ArrayInfo("x[0]", None, (2,)), ArrayInfo("x[1]", 0))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -44,6 +44,10 @@ def nothing():
     return ()
 
 
+def several():
+    return [step, step]
+
+
 def array():
     return (step, {"x": 1})
 
@@ -88,6 +92,28 @@ def test_what_cannot_be_compiled_is_one_message(command, model, told, folder, ca
     assert captured.out == ""
     assert told.replace("FOLDER", str(folder)) in captured.err
     assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["train.py:takes"], 1, "if it takes its mesh, --mesh data=2,model=4 gives it one"),
+        (["train.py:step", "--mesh", "data=2"], 1, "step takes nothing, and is called with a mesh"),
+        (["train.py:value", "--mesh", "data=2"], 1, "value is no function, which a mesh could be"),
+        (["train.py:takes", "--mesh", "data:2"], 2, "'data:2' is no mesh such as data=2,model=4"),
+        (["train.py:takes", "--mesh", "a=2,a=4"], 2, "axis a is given twice"),
+        (["train.py:takes", "--mesh", "a=0"], 2, "'a=0' is no mesh"),
+        (["train.py:takes", "--mesh", "a=9999,b=9999"], 2, "has more than 65,536 devices"),
+        (["train.py:takes", "--mesh", "a=2", "--ranks", "4"], 2, "the mesh is of 2 ranks, not 4"),
+        (["step.hlo", "--mesh", "a=2"], 2, "--mesh and --stage are for FILE.py:FUNCTION"),
+        (["step.hlo", "--stage", "0"], 2, "--mesh and --stage are for FILE.py:FUNCTION"),
+        (["train.py:step", "--stage", "1"], 1, "step gives no list of stages"),
+        (["train.py:several", "--stage", "2"], 1, "several gives 2 stages, from 0; there is no st"),
+    ],
+)
+def test_meshes_and_stages_are_for_functions_that_have_them(arguments, code, told, folder, capfd):
+    assert main(["compile", *arguments]) == code
+    assert told in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

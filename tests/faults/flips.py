@@ -9,10 +9,11 @@ from ncc_runtime.execution.disturbance import TransferFault
 from ncc_runtime.execution.scheduler import RowBatch, Scheduler
 from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.lowering.executable import DmaQueue, Executable
+from ncc_runtime.ranked_array import RankedArray
 
 
 def flipped_in_any_order(
-    executable: Executable, fault: TransferFault, inputs: Iterable[np.ndarray]
+    executable: Executable, fault: TransferFault, inputs: Iterable[RankedArray]
 ) -> list[np.ndarray]:
     """The outputs where whole rows are performed as soon as they may start, and one is flipped."""
     devices = Devices(executable)

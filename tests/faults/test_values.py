@@ -26,6 +26,7 @@ from ncc_runtime.faults.waits import CulpritKind
 from ncc_runtime.inputs import bound_inputs
 from ncc_runtime.lowering.executable import DmaQueue, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
+from ncc_runtime.ranked_array import RankedArray
 from tests.clock_runs import collective, compiled
 from tests.draws_clock import busy_texts, placed_collectives
 from tests.example_count import examples
@@ -208,7 +209,7 @@ def test_a_bit_of_a_parameter_that_flips_before_the_launch_is_another_input(
     inputs[number] = np.ascontiguousarray(inputs[number])
     flat = inputs[number].reshape(executable.ranks, -1).view(np.uint8)
     flat[rank, byte] ^= np.uint8(1 << bit)
-    other = Laboratory(executable, lambda: inputs)
+    other = Laboratory(executable, lambda: map(RankedArray.of_each, inputs))
     differences = differences_of(executable, other.undisturbed.outputs, lab.undisturbed.outputs)
     assert found.differences == differences
 

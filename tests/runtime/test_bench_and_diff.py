@@ -8,7 +8,7 @@ import ncc_runtime
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
-from ncc_runtime.report import bench, sweep
+from ncc_runtime.report import bench, bench_rows
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case, program_of_case
 from ncc_runtime.report.diff import Change, Diff, compared, why_nothing
 from ncc_runtime.report.explain import explained
@@ -53,7 +53,7 @@ def test_sizes_go_by_a_factor_or_by_a_step() -> None:
 )
 def test_bus_bandwidth_has_the_factors_of_nccom_test(name: str, share: float) -> None:
     assert OPERATORS[name].wire_share(8) == share
-    line = sweep.SweepRow(case_of(name, 8, size=8000), "x", 2.0)
+    line = bench_rows.BenchRow(case_of(name, 8, size=8000), "x", 2.0)
     assert line.algbw_gb_per_s == 4.0
     assert line.busbw_gb_per_s == 4.0 * share
 
@@ -106,7 +106,7 @@ def test_time_is_the_clocks_of_the_algorithm_that_explain_says_is_chosen(
     case = case_of(name, 64, size=size)
     model = ncc_runtime.load(program_of_case(case), "trn2", algorithms=forced)
     placed = model.executable
-    line = sweep.row_of(case, placed)
+    line = bench_rows.row_of(case, placed)
     (collective,) = model.run(values=False, verify=False).collectives
     (row,) = explained(placed, forced).rows
     assert line.algorithm == row.choice.chosen.name == placed.lowered[0].name
@@ -118,7 +118,7 @@ def test_iterations_do_not_change_the_time() -> None:
     once = case_of("allr", 8)
     often = attrs.evolve(once, iterations=5)
     one, five = (
-        sweep.row_of(case, ncc_runtime.load(program_of_case(case)).executable)
+        bench_rows.row_of(case, ncc_runtime.load(program_of_case(case)).executable)
         for case in (once, often)
     )
     assert one.time_us == five.time_us

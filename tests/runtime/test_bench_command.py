@@ -11,10 +11,11 @@ import pytest
 from ncc_runtime.calibration.measured_files import median_us, read_points
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
-from ncc_runtime.report import bench, sweep
+from ncc_runtime.report import bench, bench_plot, bench_rows
 from ncc_runtime.report.bench import DTYPES, OPERATORS, Case
+from tests.pictures import figure_of, legend, points
 
-SWEEP = ["bench", "all_gather", "-r", "8", "-b", "4KB", "-e", "64KB", "-f", "4"]
+SIZES = ["bench", "all_gather", "-r", "8", "-b", "4KB", "-e", "64KB", "-f", "4"]
 
 
 @pytest.fixture(autouse=True)
@@ -44,25 +45,25 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 1)
 def test_rows_are_printed_before_the_next_ones_are_computed(capsys, monkeypatch):
     seen = []
 
-    def row_of(case: Case, executable: object) -> sweep.SweepRow:
+    def row_of(case: Case, executable: object) -> bench_rows.BenchRow:
         seen.append(capsys.readouterr().out)
-        return sweep.SweepRow(case, "ring", 1.0)
+        return bench_rows.BenchRow(case, "ring", 1.0)
 
-    monkeypatch.setattr(sweep, "row_of", row_of)
-    assert main(SWEEP) == 0
+    monkeypatch.setattr(bench_rows, "row_of", row_of)
+    assert main(SIZES) == 0
     assert seen[0] == ""
     assert [text.splitlines()[-1].split()[0] for text in seen[1:]] == ["4096", "16384"]
 
 
 def test_the_closing_line_is_the_mean_bus_bandwidth(capsys):
-    rows = given(SWEEP, capsys)["results"]
+    rows = given(SIZES, capsys)["results"]
     mean = sum(row["busbw_gb_per_s"] for row in rows) / 3
-    assert printed(SWEEP, capsys)[-1] == f"Avg bus bandwidth:  {mean:.4f}GB/s"
+    assert printed(SIZES, capsys)[-1] == f"Avg bus bandwidth:  {mean:.4f}GB/s"
 
 
 def test_reports_have_nccom_tests_keys_and_can_be_compared_with(folder: Path, capsys):
     files = ["--report-to-json-file", "r.json", "--report-to-csv-file", "r.csv"]
-    table = printed([*SWEEP, *files], capsys)
+    table = printed([*SIZES, *files], capsys)
     (folder / "r.log").write_text("\n".join(["started", *table, "done"]))
     rows = json.loads((folder / "r.json").read_text())["results"]
     keys = ["size(B)", "count(elems)", "type", "time(us)", "algbw(GB/s)", "busbw(GB/s)"]
@@ -72,7 +73,7 @@ def test_reports_have_nccom_tests_keys_and_can_be_compared_with(folder: Path, ca
     assert list(in_csv[0]) == [*keys, "algorithm"]
     assert [float(row["time(us)"]) for row in in_csv] == [row["time(us)"] for row in rows]
     for name in ("r.json", "r.csv", "r.log"):
-        result = given([*SWEEP[:4], "--compare", name], capsys)  # sizes are the file's
+        result = given([*SIZES[:4], "--compare", name], capsys)  # sizes are the file's
         (comparison,) = result["comparisons"]
         assert comparison["rows"] == 3
         assert comparison["median_ratio"] == pytest.approx(1, abs=1e-3)
@@ -80,23 +81,23 @@ def test_reports_have_nccom_tests_keys_and_can_be_compared_with(folder: Path, ca
 
 
 def test_several_algorithms_have_rows_size_by_size_and_averages_each(capsys):
-    result = given([*SWEEP, "--algorithm", "ring,mesh", "--algorithm", "all-gather=rdh"], capsys)
+    result = given([*SIZES, "--algorithm", "ring,mesh", "--algorithm", "all-gather=rdh"], capsys)
     assert [row["algorithm"] for row in result["results"]] == ["ring", "mesh", "rdh"] * 3
     assert [each["algorithm"] for each in result["averages"]] == ["ring", "mesh", "rdh"]
-    alone = given([*SWEEP, "--algorithm", "all-gather=mesh"], capsys)["results"]
+    alone = given([*SIZES, "--algorithm", "all-gather=mesh"], capsys)["results"]
     assert alone == result["results"][1::3]
 
 
 def test_an_algorithm_of_another_operator_changes_nothing(capsys):
-    words = [*SWEEP, "--algorithm", "all-to-all=bruck"]
-    assert given(words, capsys)["results"] == given(SWEEP, capsys)["results"]
+    words = [*SIZES, "--algorithm", "all-to-all=bruck"]
+    assert given(words, capsys)["results"] == given(SIZES, capsys)["results"]
 
 
 def test_of_several_algorithms_one_that_cannot_run_has_no_rows_and_a_warning(capsys):
-    result = given([*SWEEP, "--algorithm", "hier.ring.ring,mesh"], capsys)
+    result = given([*SIZES, "--algorithm", "hier.ring.ring,mesh"], capsys)
     assert {row["algorithm"] for row in result["results"]} == {"mesh"}
     assert "no-rows" in {each["code"] for each in result["warnings"]}
-    words = [*SWEEP, "--algorithm", "hier.ring.ring,hier.mesh.ring"]
+    words = [*SIZES, "--algorithm", "hier.ring.ring,hier.mesh.ring"]
     assert "hier.ring.ring" in refused(words, capsys)
 
 
@@ -110,7 +111,7 @@ def test_of_several_algorithms_one_that_cannot_run_has_no_rows_and_a_warning(cap
     ],
 )
 def test_algorithms_that_are_none_are_wrong_usage(word: str, fact: str, capsys):
-    assert fact in refused([*SWEEP, "--algorithm", word], capsys, code=2)
+    assert fact in refused([*SIZES, "--algorithm", word], capsys, code=2)
 
 
 @pytest.mark.parametrize(
@@ -207,16 +208,16 @@ def test_rows_of_something_else_are_left_out(folder: Path, capsys):
     others = [row | other for other in ({"ranks": 4}, {"op": "allr"}, {"dtype": "bf16"})]
     others += [row | {"instance": "trn1.32xlarge"}, row | {"size_bytes": 12345}]
     (folder / "rows.json").write_text(json.dumps({"rows": [row, *others]}))
-    (comparison,) = given([*SWEEP, "--compare", "rows.json"], capsys)["comparisons"]
+    (comparison,) = given([*SIZES, "--compare", "rows.json"], capsys)["comparisons"]
     assert (comparison["rows"], comparison["left_out"]) == (1, 5)
     (folder / "rows.json").write_text(json.dumps({"rows": others[:4]}))
     fact = "no row is of this operator, type, number of ranks and machine"
-    assert fact in refused([*SWEEP, "--compare", "rows.json"], capsys)
+    assert fact in refused([*SIZES, "--compare", "rows.json"], capsys)
 
 
 def test_measured_sizes_that_are_not_swept_are_named(folder: Path, capsys):
     (folder / "m.json").write_text('[{"size(B)": 100, "time(us)": 3}]')
-    result = given([*SWEEP, "--compare", "m.json"], capsys)
+    result = given([*SIZES, "--compare", "m.json"], capsys)
     assert "comparisons" not in result
     (said,) = (each["message"] for each in result["warnings"] if each["code"] == "none-measured")
     assert said == "m.json has no row of these sizes; it has 100 B"
@@ -262,7 +263,7 @@ def test_what_others_write_is_read(text: str, time_us: float, folder: Path):
 )
 def test_measured_files_that_are_wrong_are_refused_by_place(text: str, fact: str, folder, capsys):
     (folder / "m.txt").write_text(text)
-    error = refused([*SWEEP, "--compare", "m.txt"], capsys)
+    error = refused([*SIZES, "--compare", "m.txt"], capsys)
     assert "m.txt" in error
     assert fact in error
 
@@ -274,7 +275,7 @@ def test_bytes_that_are_no_text_are_refused(folder: Path):
 
 
 def test_a_picture_is_the_same_every_time(folder: Path, capsys):
-    words = [*SWEEP, "--algorithm", "ring,mesh", "--compare", "m.json"]
+    words = [*SIZES, "--algorithm", "ring,mesh", "--compare", "m.json"]
     (folder / "m.json").write_text('[{"size(B)": 16384, "time(us)": 30}]')
     for name in ("a.svg", "b.svg", "c.png"):
         assert main([*words, "--plot", name]) == 0
@@ -284,19 +285,56 @@ def test_a_picture_is_the_same_every_time(folder: Path, capsys):
     assert (folder / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_has_a_line_for_each_algorithm_beside_what_was_measured(
+    folder: Path, capsys, monkeypatch
+):
+    (folder / "m.json").write_text('[{"size(B)": 16384, "time(us)": 30}]')
+    words = [*SIZES, "--algorithm", "ring,mesh", "--compare", "m.json", "--plot", "a.svg"]
+    figure = figure_of(bench_plot, lambda: main(words), monkeypatch)
+    capsys.readouterr()
+    assert figure.get_suptitle().endswith("policy neuron; fp32")
+    rows = given([*SIZES, "--algorithm", "ring,mesh"], capsys)["results"]
+    time, bandwidth = figure.axes
+    by_name = {name: [row for row in rows if row["algorithm"] == name] for name in ("ring", "mesh")}
+    for axes, key in ((time, "time_us"), (bandwidth, "busbw_gb_per_s")):
+        *lines, crosses = axes.lines
+        for line, own in zip(lines, by_name.values(), strict=True):
+            assert points(line) == [(row["size_bytes"], row[key]) for row in own]
+        assert legend(axes)[-1] == "measured"
+        assert crosses.get_marker() == "x"
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["4 KiB", "16 KiB", "64 KiB"]
+    assert points(time.lines[-1]) == [(16384, 30.0)]
+    ring = next(row for row in by_name["ring"] if row["size_bytes"] == 16384)
+    assert legend(time)[0] == f"ring, {ring['time_us'] / 30:.2f} of measured"
+    (at,) = points(bandwidth.lines[-1])
+    assert at == (16384, pytest.approx(ring["busbw_gb_per_s"] * ring["time_us"] / 30))
+    assert (time.get_ylabel(), bandwidth.get_ylabel()) == ("time (us)", "bus bandwidth (GB/s)")
+
+
+def test_a_picture_shows_the_healthy_machine_and_any_order_too(folder: Path, capsys, monkeypatch):
+    words = [*SIZES, "--down", "c0-c1", "--deterministic", "--plot", "a.svg"]
+    figure = figure_of(bench_plot, lambda: main(words), monkeypatch)
+    capsys.readouterr()
+    rows = given(words[:-2], capsys)["results"]
+    time = figure.axes[0]
+    assert legend(time) == ["predicted", "healthy", "in any order"]
+    for line, key in zip(time.lines, ("time_us", "healthy_us", "free_us"), strict=True):
+        assert points(line) == [(row["size_bytes"], row[key]) for row in rows]
+
+
 def test_without_matplotlib_a_line_says_what_to_install(folder: Path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    error = refused([*SWEEP, "--plot", "a.svg"], capsys)
+    error = refused([*SIZES, "--plot", "a.svg"], capsys)
     assert error == "error: --plot needs matplotlib: pip install 'neuron-ncc[plot]'\n"
     assert not (folder / "a.svg").exists()
 
 
 def test_a_picture_of_another_kind_is_wrong_usage(capsys):
-    assert "does not end in .svg or .png" in refused([*SWEEP, "--plot", "a.pdf"], capsys, code=2)
+    assert "does not end in .svg or .png" in refused([*SIZES, "--plot", "a.pdf"], capsys, code=2)
 
 
 def test_what_a_rank_gives_and_gets_can_be_shown(capsys):
-    head, row = printed([*SWEEP[:6], "--show-input-output-size", "-w", "5"], capsys)[1:3]
+    head, row = printed([*SIZES[:6], "--show-input-output-size", "-w", "5"], capsys)[1:3]
     shown = dict(zip(head.split(), row.split(), strict=True))
     assert (shown["input(B)"], shown["output(B)"]) == ("512", "4096")
 

@@ -94,6 +94,7 @@ def test_a_model_has_the_same_bits_whatever_the_size_of_blocks(monkeypatch, body
     plain = [out.tobytes() for out in model.run(*[arrays], clock=False, checked=True).outputs]
     monkeypatch.setattr(devices, "SMALL_BYTES", 0)
     monkeypatch.setattr(blockwise, "BLOCK_BYTES", block)
+    monkeypatch.setattr(blockwise, "LEAST_ROW", 1)
     for threads in (1, 3):
         again = loaded(body, kind).run(*[arrays], clock=False, threads=threads)
         assert [out.tobytes() for out in again.outputs] == plain
@@ -102,6 +103,7 @@ def test_a_model_has_the_same_bits_whatever_the_size_of_blocks(monkeypatch, body
 @pytest.mark.parametrize("body", [NORM, SOFTMAX, COLUMNS])
 def test_blocks_of_a_fusion_have_the_bits_of_its_steps(monkeypatch, body):
     monkeypatch.setattr(blockwise, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(blockwise, "LEAST_ROW", 1)
     program = loaded(body, "f32").executable.program
     generator = np.random.default_rng(1)
     ranks = np.arange(3, dtype=np.int32)

@@ -10,8 +10,9 @@ import attrs
 import numpy as np
 import pytest
 
+import ncc_compiler
 from ncc_runtime import progress_bar
-from ncc_runtime.calibration import preset, residuals
+from ncc_runtime.calibration import preset, residual_plot, residuals
 from ncc_runtime.calibration.constants import BEGIN, COMMON, MOST_PS
 from ncc_runtime.calibration.fit import MOST_ERROR, fitted, standard_errors
 from ncc_runtime.calibration.measured_files import read_measured
@@ -21,6 +22,7 @@ from ncc_runtime.calibration.rows import MeasuredRow
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.topology.graph import build
+from tests.pictures import figure_of, legend, points
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "published_rows.json"
 TWO_INSTANCES = PUBLISHED.with_name("two_instance_rows.json")
@@ -491,3 +493,45 @@ def test_a_terminal_sees_how_far_the_fit_is(
     monkeypatch.setenv("TERM", "xterm")
     assert main(["calibrate", rows, "--summary"]) == 0
     assert "runs of the clock" in capsys.readouterr().err
+
+
+def test_a_picture_has_the_rows_and_the_bands_in_which_they_lie(
+    published: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = figure_of(
+        residual_plot, lambda: residual_plot.plotted([published], "a.svg"), monkeypatch
+    )
+    times, errors = figure.axes
+    shown = [point for line in times.lines[1:] for point in points(line)]
+    rows = [(row.row.time_us, row.predicted.time_us) for row in published.rows]
+    assert sorted(shown) == sorted(rows)
+    assert len(times.lines) - 1 == len({row.row.table for row in published.rows})
+    assert sorted(y for line in errors.lines[1:] for _, y in points(line)) == sorted(
+        row.percent for row in published.rows
+    )
+    assert times.get_xscale() == times.get_yscale() == "log"
+    assert [times.get_xlabel(), times.get_ylabel()] == ["measured time (us)", "predicted time (us)"]
+    for share, label in zip((0.9, 0.5), legend(times)[:2], strict=True):
+        band = float(label.partition("±")[2].removesuffix(" %"))
+        inside = sum(abs(row.percent) <= band + 0.05 for row in published.rows)
+        assert abs(inside / len(published.rows) - share) < 0.03
+
+
+def test_rows_of_collectives_and_of_steps_are_drawn_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "ENTRY m { x = f32[1024] parameter(0) ROOT y = f32[1024] negate(x) }"
+    ncc_compiler.compile_text(text).save("m.neff")
+    step = {"program": "m.neff", "instance": "trn1", "time_us": 9.0}
+    Path("r.json").write_text(json.dumps({"rows": [ROW], "steps": [step]}))
+    words = ["calibrate", "r.json", "--shipped"]
+    figure = figure_of(residual_plot, lambda: main([*words, "--plot", "a.svg"]), monkeypatch)
+    assert len(figure.axes) == 4
+    assert figure.get_suptitle() == ("measured and predicted: 1 row of collectives, 1 row of steps")
+    assert main([*words, "--plot", "a.svg"]) == main([*words, "--plot", "b.svg"]) == 0
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes()
+    capsys.readouterr()
+    assert main([*words, "--plot", "r.json"]) == 2
+    assert main([*words, "--plot", "no/a.svg"]) == 1
+    assert "there is no folder" in capsys.readouterr().err

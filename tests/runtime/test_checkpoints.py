@@ -15,7 +15,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
-from ncc_runtime.jobs import checkpoints
+from ncc_runtime.jobs import checkpoints, job
 from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder, JobInputs
 from ncc_runtime.neff.program import Program
 from tests.step_programs import batches, train
@@ -359,3 +359,17 @@ def test_a_folder_that_cannot_be_made_is_one_message(
         err = capsys.readouterr().err
         assert err.startswith("error: ")
         assert err.count("\n") == 1
+
+
+def test_a_checkpoint_of_a_seed_that_drew_other_values_is_of_another_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As earlier versions did; steps behind it would read other numbers than those before."""
+    train().save(tmp_path / "t.neff")
+    run = ["run", str(tmp_path / "t.neff"), "-q", "--seed", "3", "--draw", "arg2", "--steps"]
+    ck = ["--checkpoint", str(tmp_path / "ck"), "--checkpoint-every", "2"]
+    with monkeypatch.context() as before:
+        before.setattr(job, "VERSION", 0)
+        assert main([*run, "2", *ck]) == 0
+    assert main([*run, "4", *ck, "--resume"]) == 1
+    assert "a run with other inputs or batches (SHA-256 " in capsys.readouterr().err

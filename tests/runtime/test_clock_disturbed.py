@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncc_runtime.execution.clock import machine_code, uncompiled
+from ncc_runtime.execution.clock import uncompiled
 from ncc_runtime.execution.clock.clock import Clock
 from ncc_runtime.execution.clock.costs import engine_costs
 from ncc_runtime.execution.disturbance import (
@@ -19,10 +19,18 @@ from ncc_runtime.execution.disturbance import (
 )
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import EngineQueue, Executable
+from ncc_runtime.machine_code import MachineCode
 from ncc_runtime.neff.placeholder import CollectiveOp
 from tests.clock_comparison import first_difference
 from tests.clock_reference import Reference
-from tests.clock_runs import collective, compiled, permute, planned, transfers
+from tests.clock_runs import (
+    collective,
+    compiled,
+    permute,
+    planned,
+    refuse_negative_indices,
+    transfers,
+)
 from tests.draws_clock import busy_texts, placed_collectives
 from tests.draws_disturbances import drawn_disturbance
 from tests.example_count import examples
@@ -103,6 +111,7 @@ def columns(trace: Trace) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_machine_code_plays_disturbances_as_python_does(name: str, monkeypatch) -> None:
+    refuse_negative_indices(monkeypatch)
     executable = PROGRAMS[name]()
     clock = Clock(executable, planned(executable))
     undisturbed = clock.run().trace
@@ -112,7 +121,7 @@ def test_machine_code_plays_disturbances_as_python_does(name: str, monkeypatch) 
         for steps in (0, 10**9):
             for limit in ("STEPS_IF_KEPT", "STEPS_IF_NOT", "RECORDS_IF_KEPT", "RECORDS_IF_NOT"):
                 monkeypatch.setattr(uncompiled, limit, steps)
-            monkeypatch.setattr(machine_code, "is_loaded", lambda: False)
+            monkeypatch.setattr(MachineCode, "is_loaded", False)
             before = uncompiled._Performed.steps
             run = clock.run(drawn)
             assert (uncompiled._Performed.steps > before) == (steps > 0)

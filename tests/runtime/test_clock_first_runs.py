@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 from ncc_runtime.errors import LoweringError
-from ncc_runtime.execution.clock import clock, kernel, machine_code, uncompiled
+from ncc_runtime.execution.clock import clock, kernel, uncompiled
 from ncc_runtime.execution.clock.clock import simulate
 from ncc_runtime.execution.clock.tables import NONE, ClockState, empty
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.executable import Executable
+from ncc_runtime.machine_code import MachineCode
 from ncc_runtime.neff.placeholder import CollectiveOp
-from tests.clock_runs import collective, compiled, permute, planned, recorded
+from tests.clock_runs import (
+    collective,
+    compiled,
+    permute,
+    planned,
+    recorded,
+    refuse_negative_indices,
+)
 from tests.runtime.test_clock_limits import factorised
 from tests.small_executables import LOOPED
 
@@ -27,7 +35,7 @@ def traced(
     executable: Executable, monkeypatch: pytest.MonkeyPatch, steps: int, a_call: int = 1 << 21
 ) -> Trace:
     """A run whose first steps need no machine code."""
-    monkeypatch.setattr(machine_code, "is_loaded", lambda: False)
+    monkeypatch.setattr(MachineCode, "is_loaded", False)
     steps_for = uncompiled.steps_for  # as if nobody knew how long the run is
     monkeypatch.setattr(uncompiled, "steps_for", lambda machine, _: steps_for(machine, 0))
     monkeypatch.setattr(uncompiled, "STEPS_IF_KEPT", steps)
@@ -35,6 +43,11 @@ def traced(
     monkeypatch.setattr(uncompiled._Performed, "steps", 0)
     monkeypatch.setattr(clock, "STEPS_A_CALL", a_call)
     return simulate(executable, planned(executable))
+
+
+@pytest.fixture(autouse=True)
+def no_index_is_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_negative_indices(monkeypatch)
 
 
 def programs() -> dict[str, Executable]:
@@ -120,7 +133,7 @@ heard = Heard()
 with heard_by(heard):
     run = ncc_runtime.load(ncc_compiler.compile_text(sys.argv[1])).run(values=False)
 compiled = sum(phase.done for phase in heard.over if phase.task.startswith("compiling the clock"))
-print(run.time_us, "numba" in sys.modules, machine_code.is_kept(), compiled)
+print(run.time_us, "numba" in sys.modules, machine_code.CODE.is_kept, compiled)
 """
 
 

@@ -160,14 +160,30 @@ def test_tables_are_found_inside_of_fusions() -> None:
   d = s32[4] get-tuple-element(all), index=3"""
     head, entry = ragged(body, "a, b, c, d").split("\n", 1)
     program = generate(load_text(f"{head}\n{fused}{entry}"))
-    sources = Sources(
-        stages_of(program)[0], [0, 0, 1000, 2000], lambda values: 5000 + int(values[0])
-    )
+    first = [start + 4 * np.arange(4) for start in (0, 0, 1000, 2000)]
+    sources = Sources(stages_of(program)[0], first, lambda values: 5000 + int(values[0]))
     of = {tensor.name: number for number, tensor in enumerate(program.tensors)}
     assert sources.of(of["all.0"])[1].tolist() == [1004, 1006, 1005, 1007]
     assert sources.of(of["all.1"])[1].tolist() == [5001] * 4
     assert sources.of(of["all.2"])[1].tolist() == [2004, 2005, 2006, 2007]
     assert sources.of(of["all.3"])[1].tolist() == [UNKNOWN] * 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranks_that_have_one_table_of_counts_are_drawn_one_that_fits_all(seed: int) -> None:
+    """What a rank sends to others it also gets from them, so one table for all has equal counts."""
+    tables = """  n = s32[4] parameter(2), sharding={replicated}
+  a = s32[4] constant({0, 3, 6, 9})
+  c = s32[4] constant({0, 5, 10, 15})"""
+    text = ragged(tables, "a, n, c, n").replace("replica_count", "num_partitions")
+    text = text.replace("ENTRY main", "ENTRY main_spmd").replace(
+        "replica_groups={}", "replica_groups={{0,1,2,3}}, channel_id=1"
+    )
+    model = model_of(text)
+    program = model.executable.program
+    table = [*bound_inputs(program, {}, seed, functools.partial(drawn_counts, program))][2]
+    assert len(np.unique(table.whole())) == 1
+    assert moved(model.run(seed=seed)) == 4 * 3 * 12 * table.array[0, 0]
 
 
 def test_one_table_serves_the_way_there_and_back() -> None:

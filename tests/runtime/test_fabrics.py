@@ -403,10 +403,10 @@ def test_every_algorithm_that_suits_chips_of_a_fabric_is_proved_and_timed(
 
 
 def drawn(topology: Topology, ranks: int = 0) -> tuple[str, dict[str, list[dict[str, float]]]]:
-    """The text, and the places of its boxes by kind."""
+    """The text, and the places of its boxes by kind, without those of the legend."""
     text = as_svg(topology, place(topology, ranks) if ranks else None)
     found: dict[str, list[dict[str, float]]] = {}
-    for box in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}rect"):
+    for box in ElementTree.fromstring(text).findall("{*}rect"):
         sides = {key: float(box.attrib[key]) for key in ("x", "y", "width", "height")}
         found.setdefault(box.attrib["class"], []).append(sides)
     return text, found

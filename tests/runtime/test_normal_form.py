@@ -12,6 +12,7 @@ import ncc_compiler
 from ncc_runtime.bits.normal_forms import normal_forms
 from ncc_runtime.errors import NccError
 from ncc_runtime.execution.values import normal_form
+from ncc_runtime.execution.values.kernels import loops
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.neff.program import Program
 from ncc_runtime.neff.shared.dtypes import DType
@@ -20,6 +21,7 @@ from ncc_runtime.report.run import Run
 from ncc_runtime.runtime import Model, load
 from tests.draws_collectives import DIVIDING, OF_FIXED_SIZE, pairs_of, some_groups
 from tests.draws_placed_groups import MACHINES
+from tests.kernel_ways import WAYS, compute_by
 from tests.programs import collective_program
 
 SETTINGS = {"clock": False}
@@ -73,6 +75,8 @@ class Case:
     algorithm: str | None
     block_bytes: int
     stacked_bytes: int
+    way: str
+    threads: int
     seed: int
 
 
@@ -110,6 +114,8 @@ def cases(draw: st.DrawFn) -> Case:
         draw(st.none() | st.sampled_from(sorted(ALGORITHMS.get(op, {"": None})))) or None,
         draw(st.sampled_from([64, 1024, 1 << 18])),
         draw(st.sampled_from([0, 1 << 14])),
+        draw(st.sampled_from(WAYS)),
+        draw(st.sampled_from([1, 2])),
         draw(st.integers(0, 1 << 20)),
     )
 
@@ -127,7 +133,8 @@ def test_normal_forms_have_the_bits_of_descriptors(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(normal_form, "BLOCK_BYTES", case.block_bytes)
         patch.setattr(normal_form, "STACKED_BYTES", case.stacked_bytes)
-        assert_as_literal(model, arrays_of(case.program, case.seed))
+        compute_by(case.way, patch)
+        assert_as_literal(model, arrays_of(case.program, case.seed), case.threads)
 
 
 IN_PLACE = """HloModule m, replica_count={ranks}
@@ -159,11 +166,13 @@ def test_an_all_reduce_in_place_has_the_bits_of_descriptors(
 
 @pytest.mark.parametrize("reduction", [Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY])
 @pytest.mark.parametrize("stacked_bytes", [0, 1 << 14])
+@pytest.mark.parametrize("way", WAYS)
 def test_bfloat16_is_rounded_at_every_hop_as_descriptors_do(
-    reduction: Reduction, stacked_bytes: int, monkeypatch: pytest.MonkeyPatch
+    reduction: Reduction, stacked_bytes: int, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ties, overflow to infinity, subnormal numbers, NaNs of all bits."""
     monkeypatch.setattr(normal_form, "STACKED_BYTES", stacked_bytes)
+    compute_by(way, monkeypatch)
     size, generator = 8000, np.random.default_rng(0)
     program = collective_program(
         CollectiveOp.ALL_REDUCE, 8, [size], dtype=DType.BF16, reduction=reduction
@@ -174,6 +183,28 @@ def test_bfloat16_is_rounded_at_every_hop_as_descriptors_do(
     signs = generator.integers(0, 2, (8, size)) << 15
     words = (generator.integers(low, high, (8, size)) | signs).astype(np.uint16)
     assert_as_literal(model, [words.view(DType.BF16.numpy)])
+
+
+NARROW = [d for d in DType if d.is_float and d not in (DType.F32, DType.F64)]
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=lambda dtype: dtype.value)
+def test_machine_code_joins_a_narrow_float_as_descriptors_do(
+    dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any bits, steps whose parts are other steps, and for some types more than a tile."""
+    compute_by("machine code", monkeypatch)
+    is_long = dtype in (DType.BF16, DType.F16, DType.F8E4M3FN)
+    size = 8 * (loops.TILE + 1 if is_long else 500)
+    for reduction in (Reduction.ADD, Reduction.MULTIPLY, Reduction.AVERAGE, Reduction.MINIMUM):
+        program = collective_program(
+            CollectiveOp.ALL_REDUCE, 8, [size], dtype=dtype, reduction=reduction
+        )
+        for algorithm in ("ring", "rdh"):
+            model = load(program, algorithms={"all-reduce": algorithm})
+            arrays = arrays_of(program, 5)
+            literal = model.run(*arrays, verify=False, **SETTINGS)
+            assert_same(model.run(*arrays, threads=2, **SETTINGS), literal)
 
 
 def test_operands_that_other_pieces_overwrite_are_copied_first() -> None:

@@ -10,7 +10,7 @@ import ncc_compiler
 import ncc_runtime
 from ncc_runtime.cli import main
 from ncc_runtime.errors import ControlError, InputError
-from ncc_runtime.inputs import seeded
+from ncc_runtime.inputs import bound_inputs
 from ncc_runtime.neff import container
 from ncc_runtime.runtime import program_of
 from tests.stage_programs import cut, stage
@@ -33,8 +33,7 @@ CUTS = {
 )
 def test_a_program_cut_into_stages_gives_the_same_bits_at_the_same_time(model, parts):
     program = program_of(ncc_compiler.compile_file(ROOT / model))
-    generator = np.random.default_rng(0)
-    inputs = [seeded(program.tensors[one], 8, generator) for one in program.inputs]
+    inputs = [one.whole() for one in bound_inputs(program, {}, 0)]
     whole = ncc_runtime.load(program).run(inputs)
     pieces = ncc_runtime.load(cut(program, CUTS[parts])).run(
         [array[list(part)] for part in CUTS[parts] for array in inputs], checked=True
@@ -314,7 +313,8 @@ def test_several_programs_name_their_ranks(words: list[str], capsys):
 def test_a_run_of_ranks_is_short_and_goes_up(words: list[str], run: str, capsys):
     assert main(["run", words[0], words[1].replace("@4-7", f"@4,{run}")]) == 2
     found = capsys.readouterr().err
-    assert found == f"error: {run[:20]} is no run of ranks, such as 4-7 (see nccrt run --help)\n"
+    fact = f"{run[:20]} is no run of ranks, such as 4-7"
+    assert found == f"error: invalid value for 'PROGRAM': {fact} (see nccrt run --help)\n"
 
 
 def test_one_program_may_name_all_ranks(tmp_path: Path, capsys):

@@ -13,7 +13,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.execution.clock.instances import symmetric_instances
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.lowering.choices import chooser_of, groups_of, job_of
-from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable, Queue
+from ncc_runtime.lowering.executable import IDLE, DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.lowering.listing import list_executable
 from ncc_runtime.lowering.lower import lower
 from ncc_runtime.machine_model.parts import Parts
@@ -43,14 +43,20 @@ def both(program: Program, nodes: int, **forced: str) -> tuple[Executable, Execu
 
 
 def columns(queue: Queue, ranks: int) -> dict[str, np.ndarray]:
-    """All columns of a queue that differ by rank, of the first ranks."""
+    """All columns of a queue that differ by rank, of the first ranks; whether there are addresses.
+
+    What is there for its times only has no addresses.
+    """
     sync = queue.sync
     found = {"wait_sem": sync.wait_sem, "wait_value": sync.wait_value}
     for number, post in enumerate(sync.posts):
         found |= {f"post{number}.rank": post.rank, f"post{number}.sem": post.sem}
     if isinstance(queue, DmaQueue):
-        names = ("peer", "sources", "target", "size_bytes", "source_rank", "second_peer")
-        found |= {name: getattr(queue, name) for name in (*names, "second_target")}
+        names = ("peer", "size_bytes", "source_rank", "second_peer")
+        found |= {name: getattr(queue, name) for name in names}
+        for name in ("sources", "target", "second_target"):
+            if (addresses := getattr(queue, name)) is not None:
+                found[name] = addresses != IDLE
     else:
         found |= {f"jump{row}": jump.shift for row, jump in queue.jumps.items()}
     there = {name: column for name, column in found.items() if column is not None}
@@ -86,6 +92,22 @@ def assert_alike(whole: Executable, folded: Executable) -> None:
         events(timed(whole), folded.representatives)
         == events(timed(folded), folded.representatives)
     ).all()
+
+
+@pytest.mark.parametrize("op", [REDUCE, SCATTER, GATHER, CollectiveOp.ALL_TO_ALL])
+def test_times_do_not_depend_on_addresses(op: CollectiveOp):
+    program = collective_program(op, 16, [4096 * 16], repeat=2)
+    ran = []
+    for name in ALGORITHMS[op]:
+        try:
+            whole, timed_only = both(program, 1, **{op.value: name})
+        except LoweringError:  # of several instances
+            continue
+        assert whole.has_addresses
+        assert not timed_only.has_addresses
+        assert (events(timed(whole), 16) == events(timed(timed_only), 16)).all(), name
+        ran.append(name)
+    assert len(ran) > 1
 
 
 def are_alike(executable: Executable) -> bool:
@@ -333,11 +355,14 @@ def test_a_group_that_folds_is_priced_beside_one_that_does_not():
     lower(program, placement, {}, times_only=True)
 
 
-def test_what_is_filled_for_times_is_not_computed_proved_or_listed():
+@pytest.mark.parametrize(
+    ("nodes", "why"), [(1, "transfers have no addresses"), (2, "8 of 16 ranks have columns")]
+)
+def test_what_is_filled_for_times_is_not_computed_proved_or_listed(nodes: int, why: str):
     program = collective_program(REDUCE, 16, [16 * 64])
-    model = ncc_runtime.load(program, "trn2", nodes=2, times_only=True)
+    model = ncc_runtime.load(program, "trn2", nodes=nodes, times_only=True)
     for asked in ({"values": True, "verify": False}, {"values": False, "verify": True}):
-        with pytest.raises(LoweringError, match="8 of 16 ranks have columns"):
+        with pytest.raises(LoweringError, match=why):
             model.run(seed=0, **asked)
     with pytest.raises(LoweringError, match="load it without times_only"):
         _ = model.proofs

@@ -4,31 +4,20 @@ and its search works.
 
 import html.parser
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import quote_plus, unquote, urlsplit
 
 import pytest
 
+from tests.browser.driving import driven
 from tests.documents import ROOT
 
 pytestmark = pytest.mark.site
 
 SITE = ROOT / "build" / "docs" / "html"
-QUIET = [  # without these it looks for hosts on its own
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-sync",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--enable-logging=stderr",
-]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Tags of what a browser loads on its own, and where they say from where."""
 
@@ -98,30 +87,29 @@ def test_links_inside_the_site_lead_to_a_place_on_a_page() -> None:
     assert dead == []
 
 
-def opened(page: str, folder: Path) -> tuple[str, list[str]]:
-    """What a browser makes of a page from disk, its scripts run; what these complain of."""
-    chromium = shutil.which("chromium")
-    assert chromium, "run `make test-site`, which installs it"
-    done = subprocess.run(
-        [
-            chromium,
-            *QUIET,
-            f"--user-data-dir={folder}",
-            "--virtual-time-budget=10000",
-            "--dump-dom",
-            f"file://{SITE}/{page}",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    complaints = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    return done.stdout, complaints
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with driven() as started:
+        yield started
+
+
+def opened(browser: Any, address: str) -> tuple[Any, list[str]]:
+    """A page that is loaded from disk; what its scripts complain of, and what is not from disk."""
+    page, complaints = browser.new_page(), []
+
+    def ask(request: Any) -> None:
+        if not request.url.startswith(("file:", "data:")):
+            complaints.append(request.url)
+
+    page.on("request", ask)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(f"{SITE.as_uri()}/{address}")
+    return page, complaints
 
 
 @pytest.mark.parametrize(
-    ("words", "page"),
+    ("words", "place"),
     [
         ("straggler", "faults.html"),
         ("alpha beta", "tutorials/ring_by_hand.html"),
@@ -129,15 +117,19 @@ def opened(page: str, folder: Path) -> tuple[str, list[str]]:
         ("semaphore", "isa.html"),
     ],
 )
-def test_the_search_finds_what_is_on_the_pages(words: str, page: str, tmp_path: Path) -> None:
-    text, complaints = opened(f"search.html?q={words.replace(' ', '+')}", tmp_path)
-    results = re.findall(r'<a href="([^"]+)"', text.partition('id="search-results"')[2])
-    assert page in {result.split("?")[0] for result in results}
+def test_the_search_finds_what_is_on_the_pages(words: str, place: str, browser: Any) -> None:
+    page, complaints = opened(browser, f"search.html?q={quote_plus(words)}")
+    page.get_by_text("Search finished").wait_for()
+    found = page.locator("#search-results li a").evaluate_all("all => all.map(one => one.href)")
+    places = {re.sub(r"\?[^#]*", "", one).removeprefix(f"{SITE.as_uri()}/") for one in found}
+    assert place in places
     assert complaints == []
 
 
-@pytest.mark.parametrize("page", ["index.html", "reference.html", "tutorials/plan_a_job.html"])
-def test_a_page_opens_without_complaint(page: str, tmp_path: Path) -> None:
-    text, complaints = opened(page, tmp_path)
-    assert 'class="sidebar-tree"' in text
+@pytest.mark.parametrize("name", ["index", "reference", "tutorials/plan_a_job"])
+def test_a_page_opens_without_complaint(name: str, browser: Any) -> None:
+    page, complaints = opened(browser, f"{name}.html")
+    assert page.locator(".sidebar-tree").is_visible()
+    pictures = page.locator("article img").evaluate_all("all => all.map(one => one.naturalWidth)")
+    assert all(pictures)
     assert complaints == []

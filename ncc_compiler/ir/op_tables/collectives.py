@@ -77,7 +77,7 @@ SLOTS_OR_OFFSETS = (
 ONE_KIND_OF_IDS = "with receive offsets the program has replicas or partitions, not both"
 
 NCC = "ncc."
-"""Prefix of the names of collectives that HLO lacks."""
+"""Prefix of the names of ops that HLO lacks."""
 
 
 def _collective(

@@ -1,9 +1,10 @@
-"""Rows of numerical methods: transforms, factorisations, random bits, batch norm.
+"""Rows of numerical methods: transforms, factorisations, random bits, batch norm, and work of which
+only sizes are known.
 
 Their result types: `type_rules/numeric.py`; their meaning: `reference/numeric.py`.
 """
 
-from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, required
+from ncc_compiler.ir.op_tables.op_row import AttributeDef, AttrKind, OpDef, optional, required
 
 
 def _flag(name: str) -> AttributeDef:
@@ -17,6 +18,12 @@ _BATCH_NORM = (
     "scale, offset, mean and variance have an element for each index of that dimension",
 )
 _BATCH_NORM_ATTRIBUTES = required(epsilon=AttrKind.FLOAT, feature_index=AttrKind.INTEGER)
+
+WORK = "ncc.work"
+"""Work of which only sizes are known, as in a trace; a custom call in a text."""
+
+AMOUNTS = ("flops", "elements", "bytes_read", "bytes_written")
+"""Its sizes: flops of the Tensor engine, elements that another one walks over, bytes of HBM."""
 
 NUMERIC_ROWS = (
     OpDef("batch-norm-training", 3, 3, _BATCH_NORM_ATTRIBUTES, _BATCH_NORM),
@@ -89,5 +96,23 @@ NUMERIC_ROWS = (
             "the state is u64[2], or u64[3] where the algorithm is not rng_three_fry",
             "the result is a new state and an array of integers",
         ),
+    ),
+    OpDef(
+        WORK,
+        0,
+        None,
+        (
+            AttributeDef("engine", AttrKind.WORD, False, "Tensor"),
+            *(AttributeDef(name, AttrKind.INTEGER, False, 0) for name in AMOUNTS),
+            AttributeDef("dtype", AttrKind.WORD, False, "bf16"),
+            *optional(duration_ps=AttrKind.INTEGER),
+        ),
+        (
+            "the result is an array",
+            "engine is Tensor, Vector, Scalar, GpSimd or Sync",
+            "flops, elements, bytes_read, bytes_written and duration_ps are from 0 to 2^60",
+            "dtype is an element type",
+        ),
+        has_side_effect=True,
     ),
 )

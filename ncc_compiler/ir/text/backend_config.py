@@ -1,4 +1,4 @@
-"""Collectives that HLO lacks, between the custom calls of a text and the ops of the graph.
+"""Ops that HLO lacks, most of them collectives, between custom calls of a text and the graph's ops.
 
     ncc.reduce(x), replica_groups={{0,1},{2,3}}, root=1, reduction=add
 

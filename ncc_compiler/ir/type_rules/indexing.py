@@ -23,7 +23,8 @@ from ncc_compiler.ir.custom_calls import (
     target_of,
 )
 from ncc_compiler.ir.graph import Callees, Padding
-from ncc_compiler.ir.op_tables.collectives import NCC_COLLECTIVES
+from ncc_compiler.ir.op_tables.collectives import NCC
+from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import Complaint, NodePart, Place
 from ncc_compiler.ir.type_rules.context import (
     Inference,
@@ -482,7 +483,7 @@ def _custom_call(ctx: InferenceContext) -> Inference:
     target, key = target_of(ctx.node), "custom_call_target"
     if target in TARGETS:
         return (yield from _linear_algebra(ctx))
-    refusal = refusal_of(target, (row.name for row in NCC_COLLECTIVES))
+    refusal = refusal_of(target, (name for name in OPS if name.startswith(NCC)))
     if refusal is not None:
         yield ctx.complain(1, refusal.fact, key, refusal.advice)
     elif target == TOPK:

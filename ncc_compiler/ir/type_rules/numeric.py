@@ -5,6 +5,7 @@ The sentences of their rules stand in `op_tables/numeric.py`.
 
 from collections.abc import Mapping
 
+from ncc_compiler.ir.op_tables.numeric import AMOUNTS, WORK
 from ncc_compiler.ir.rules import NodePart
 from ncc_compiler.ir.type_rules.context import (
     Inference,
@@ -152,6 +153,27 @@ def _with_declared_float(declared: Type, inferred: ArrayType) -> ArrayType:
     return inferred
 
 
+_ENGINES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
+_MOST_WORK = 2**60  # amounts of several instructions can be added in 63 bits
+
+
+def _work(ctx: InferenceContext) -> Inference:
+    if not isinstance(ctx.node.type, ArrayType):
+        yield ctx.complain(1, f"the result is {ctx.node.type}, not an array")
+        return None
+    if (engine := ctx.attribute("engine")) not in _ENGINES:
+        yield ctx.complain(2, f"there is no engine {engine}", "engine")
+    for name in (*AMOUNTS, "duration_ps"):
+        amount = ctx.attribute(name)
+        if isinstance(amount, int) and not 0 <= amount <= _MOST_WORK:
+            yield ctx.complain(3, f"{name} is {amount}", name)
+    if (dtype := ctx.attribute("dtype")) not in _DTYPES:
+        yield ctx.complain(4, f"there is no element type {dtype}", "dtype")
+    return ctx.node.type
+
+
+_DTYPES = frozenset(dtype.value for dtype in DType)
+
 NUMERIC_RULES: Mapping[str, TypeRule] = {
     "batch-norm-grad": _batch_norm,
     "batch-norm-inference": _batch_norm,
@@ -161,4 +183,5 @@ NUMERIC_RULES: Mapping[str, TypeRule] = {
     "triangular-solve": _triangular_solve,
     "rng": _rng,
     "rng-bit-generator": _rng_bit_generator,
+    WORK: _work,
 }

@@ -38,8 +38,7 @@ from ncc_runtime.collectives.stages import (
     side_by_side,
 )
 from ncc_runtime.group_rules.rules import MESH_CHIPS
-from ncc_runtime.topology.chip_routes import RouteTable, chip_routes
-from ncc_runtime.topology.graph import Topology
+from ncc_runtime.topology.chip_routes import chip_routes
 from ncc_runtime.topology.quadrants import NO_PORT, planes_of_cores, ports_of_cores
 
 
@@ -56,7 +55,7 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
     chips = np.array([layout.seats[source[0]].chip for source in clusters])
     chips %= topology.chips_per_node
     first = np.zeros((len(chips), len(chips)), np.int64)
-    routes, rows = _routes(topology).rows(first, chips[:, None], chips)
+    routes, rows = chip_routes(topology).rows(first, chips[:, None], chips)
     entered = routes.enters[rows]
     places = []
     for number, source in enumerate(clusters):
@@ -77,11 +76,6 @@ def ingress_places(layout: GroupLayout, clusters: tuple[Members, ...]) -> tuple[
             row.append(near[number % len(near)])
         places.append(tuple(row))
     return tuple(places)
-
-
-@lru_cache(maxsize=8)
-def _routes(topology: Topology) -> RouteTable:
-    return chip_routes(topology)
 
 
 @attrs.frozen

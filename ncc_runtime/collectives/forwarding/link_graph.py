@@ -18,13 +18,14 @@ rings close in every dimension.
 Source: McKay and Piperno, "Practical graph isomorphism, II", J. Symbolic Computation 2014.
 """
 
-from functools import cached_property, lru_cache
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
 
 from ncc_runtime.collectives.layout import GroupLayout, UnsuitedError
-from ncc_runtime.topology.chip_routes import RouteTable, chip_routes
+from ncc_runtime.topology.chip_routes import chip_routes
 from ncc_runtime.topology.graph import Topology
 
 MOST_CHUNKS = 4
@@ -91,6 +92,10 @@ class LinkGraph:
         return np.bincount(ends, slowest, self.chips)
 
 
+_GRAPHS: WeakKeyDictionary[Topology, dict[tuple[int, ...], LinkGraph]] = WeakKeyDictionary()
+"""By chips, of topologies that somebody still has."""
+
+
 def link_graph_of(layout: GroupLayout) -> LinkGraph:
     """The graph of a group on one instance; UnsuitedError if it is on several or on one chip."""
     if len(layout.by_node()) > 1:
@@ -99,20 +104,17 @@ def link_graph_of(layout: GroupLayout) -> LinkGraph:
     if len(chips) == 1:
         raise UnsuitedError("its members share a chip")
     topology = layout.placement.topology
-    graph = _link_graph(topology, routes_of(topology), tuple(chips))
+    graphs = _GRAPHS.setdefault(topology, {})
+    if tuple(chips) not in graphs:
+        graphs[tuple(chips)] = _link_graph(topology, tuple(chips))
+    graph = graphs[tuple(chips)]
     if not graph.is_connected(np.ones(len(graph.rates), bool)):
         raise UnsuitedError("links that are down leave no way between some of its chips")
     return graph
 
 
-@lru_cache(maxsize=8)
-def routes_of(topology: Topology) -> RouteTable:
-    """The table of a topology's routes."""
-    return chip_routes(topology)
-
-
-@lru_cache(maxsize=64)
-def _link_graph(topology: Topology, table: RouteTable, chips: tuple[int, ...]) -> LinkGraph:
+def _link_graph(topology: Topology, chips: tuple[int, ...]) -> LinkGraph:
+    table = chip_routes(topology)
     node, per_node = chips[0] // topology.chips_per_node, topology.chips_per_node
     within = np.array(chips, np.int64) - node * per_node
     number = {int(chip): place for place, chip in enumerate(within)}

@@ -3,10 +3,14 @@
 Most columns of a queue have few different rows, for thousands of rows times thousands of ranks.
 """
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 
 import attrs
 import numpy as np
+
+_BYTES_AT_ONCE = 1 << 20
 
 
 @attrs.frozen(eq=False)
@@ -19,12 +23,18 @@ class DistinctRows:
 
 def distinct_rows(column: np.ndarray) -> DistinctRows:
     """The different rows of a column (n, ranks or 1), in the order they first appear."""
-    if column.strides[0] == 0 or len(column) < 2:
+    if column.strides[0] == 0 or len(column) < 2 or not column.size:
         return DistinctRows(column[:1], np.zeros(len(column), np.int64))
     if column.shape[1] == 1 or column.strides[1] == 0:
         return DistinctRows(column[:, :1], np.arange(len(column)))
-    numbers: dict[bytes, int] = {}
-    index = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in column], np.int64)
+    numbers: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
+    row_bytes = column.shape[1] * column.itemsize
+    index = np.empty(len(column), np.int64)
+    step = max(1, _BYTES_AT_ONCE // row_bytes)
+    for at in range(0, len(column), step):
+        some = np.ascontiguousarray(column[at : at + step])
+        rows: list[bytes] = some.view(f"V{row_bytes}").ravel().tolist()
+        index[at : at + step] = [numbers[row] for row in rows]
     _, first = np.unique(index, return_index=True)
     return DistinctRows(column[first], index)
 

@@ -16,7 +16,6 @@ import contextlib
 import itertools
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
@@ -112,9 +111,16 @@ class EventLog:
     def _append(self, events: np.ndarray) -> None:
         with refusing_full_disk():
             if self._file is None:
-                self._file = cast("BinaryIO", tempfile.TemporaryFile(prefix="ncc-"))  # noqa: SIM115
+                self._file = _unnamed_file()
                 weakref.finalize(self, self._file.close)
             events.tofile(self._file)
+
+
+def _unnamed_file() -> BinaryIO:
+    """A file that is gone when it is closed, where temporary files lie."""
+    import tempfile
+
+    return cast("BinaryIO", tempfile.TemporaryFile(prefix="ncc-"))
 
 
 @contextlib.contextmanager
@@ -123,6 +129,8 @@ def refusing_full_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        import tempfile
+
         raise LoweringError(
             f"{tempfile.gettempdir()}: the events of the run cannot be kept there: "
             f"{reason_of(error)}; set TMPDIR to a folder with more room"
@@ -143,7 +151,7 @@ class EventFile:
         page = mmap.PAGESIZE
         sizes = [-(-count * kind.itemsize // page) * page for kind in kinds.values()]
         places = list(itertools.accumulate(sizes, initial=0))
-        with refusing_full_disk(), tempfile.TemporaryFile(prefix="ncc-") as file:
+        with refusing_full_disk(), _unnamed_file() as file:
             if hasattr(os, "posix_fallocate"):  # all of it now: later, a full disk is a crash
                 os.posix_fallocate(file.fileno(), 0, places[-1])
             else:
@@ -194,7 +202,7 @@ class SortedTrace(Trace):
     _sources: Callable[[np.ndarray], np.ndarray]
 
     def __len__(self) -> int:
-        return int(self._counts.sum())
+        return int(self.counts.sum())
 
     @property
     def time_ps(self) -> int:
@@ -252,7 +260,7 @@ class SortedTrace(Trace):
         return counts.reshape(queues, ranks)
 
     @cached_property
-    def _counts(self) -> np.ndarray:
+    def counts(self) -> np.ndarray:
         return np.tile(self._instance_counts, (1, self._instances.count))
 
     def _cell(self, events: np.ndarray) -> np.ndarray:

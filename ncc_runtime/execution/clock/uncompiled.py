@@ -53,14 +53,14 @@ def steps_for(machine: ClockState, left: int) -> int:
 
     A run that still has more events than that, as far as is known, goes on by machine code.
     """
-    if machine_code.is_loaded():
+    if machine_code.CODE.is_loaded:
         return 0
     records = sum(map(len, machine))
     steps = STEPS_IF_KEPT - _Performed.steps
     if records <= RECORDS_IF_KEPT and max(1, left) <= steps:
         return steps  # most runs end with them, and ask no disk
     most_records = RECORDS_IF_KEPT
-    if not machine_code.is_kept():
+    if not machine_code.CODE.is_kept:
         most_records, steps = RECORDS_IF_NOT, STEPS_IF_NOT - _Performed.steps
     return steps if records <= most_records and max(1, left) <= steps else 0
 

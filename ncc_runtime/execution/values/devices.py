@@ -1,17 +1,19 @@
 """The virtual devices: performs batches of ready instructions on the memory of all ranks.
 
-Inputs and outputs of a program without control flow need not lie in that memory. An input that
-nothing writes is read where the caller has it, and an output is written into a new array that the
-caller gets: neither is copied.
+Inputs and outputs of a program that is played from a tape need not lie in that memory. An input
+that nothing writes is read where the caller has it, and an output is written into a new array that
+the caller gets: neither is copied.
+
+What is equal on several ranks is computed and stored once while a tape is played
+(`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `RowLayout`
+says; an instruction is performed on views of rows, by those ranks that perform for others.
 """
 
 import collections
 import contextlib
 import functools
-import os
-import sys
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+import itertools
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,12 +22,22 @@ import numpy as np
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
-from ncc_runtime.execution.values.kernels.blockwise import BlockPlan, can_be_cut, fusion_of
+from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
+from ncc_runtime.execution.values.kernels.blockwise import (
+    BlockPlan,
+    can_be_cut,
+    fusion_of,
+    single_step,
+)
+from ncc_runtime.execution.values.kernels.bound import bound
 from ncc_runtime.execution.values.kernels.compute import compute
-from ncc_runtime.execution.values.kernels.indexing import update_slice
+from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.nan_bits import results_of_any_nan
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
+from ncc_runtime.execution.values.output_arrays import OutputArrays
+from ncc_runtime.execution.values.tape_values import TapeValues, are_together
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -33,10 +45,13 @@ from ncc_runtime.execution.values.transfers import (
     transfer,
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
-from ncc_runtime.neff.isa import OPCODES, Shape
+from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
+from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.progress import phase
+from ncc_runtime.ranked_array import RankedArray, memory_of
+from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
@@ -51,11 +66,20 @@ BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
 
-KEPT_OUTPUTS = 2
-"""Arrays of one output that are kept: of the last run, which the caller may still have, and one."""
+AS_THEY_ARE = 1
+"""How often rounds are performed as they are before calls are made for them: most programs run
+once, and to make the calls takes longer than to perform them."""
 
-_UNSHARED = 3
-"""References to an array that only the devices keep: theirs, a loop's, and that of the count."""
+KEPT_LAYOUTS = 4
+"""Layouts that are kept: of inputs that are equal on the same ranks as before."""
+
+_NONE_APART = frozenset[int](), frozenset[int]()
+"""No inputs and no outputs, by tensor, lie elsewhere than in the arena."""
+
+PART_BYTES = 8 << 20
+"""Bytes read and written by an instruction that is computed whole, for so many ranks at a time."""
+
+_ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 
 
 @attrs.frozen(eq=False)
@@ -84,28 +108,26 @@ class Devices:
         normal_forms: Mapping[int, NormalForm] | None = None,
     ) -> None:
         """`normal_forms` are those of proved collectives, by placeholder."""
-        executable.check_all_ranks_have_columns()
+        executable.check_is_whole()
         self.executable = executable
         self.arena = Arena(executable.ranks, executable.hbm_bytes)
-        self._threads = threads
+        self._threads = Threads(threads)
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
-        self._evaluations: dict[tuple[int, tuple[int, ...]], Evaluation] = {}
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_of = 0  # the process whose threads they are
-        self._tape: _PreparedTape | None = None
-        self._plans: dict[tuple[int, int], BlockPlan | None] = {}  # by queue and row
-        self._instructions: dict[tuple[int, int, int, int], _Instruction] = {}
+        self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
+        self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
+        self._layouts: dict[object, RowLayout] = {}
+        self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
+        self._plans: dict[object, BlockPlan | None] = {}  # by queue, row and results of any NaN
+        self._values: dict[Tape, TapeValues | None] = {}  # where ranks perform rows together
         self._moved: set[int] = set()  # buffers that do not lie in the arena now
-        self._made: dict[int, collections.deque[np.ndarray]] = collections.defaultdict(
-            lambda: collections.deque(maxlen=KEPT_OUTPUTS)
-        )
-        self._has_constants = False
+        self.output_arrays = OutputArrays(self._threads)
+        self._constants_in: dict[int, np.ndarray] = {}  # by buffer, the rows that hold it
         self._lent: dict[int, np.ndarray] = {}  # outputs in arrays of their own, by tensor
-        self._overwritten: dict[int, np.ndarray] = {}  # by number, inputs as they were loaded
+        self._overwritten: dict[int, RankedArray] = {}  # by number, inputs as they were loaded
         program = executable.program
         if any("lapack" in stage.program.opcodes() for stage in executable.stages):
             # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
@@ -121,10 +143,40 @@ class Devices:
         control = {name for name, opcode in OPCODES.items() if opcode.shape is Shape.CONTROL}
         self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
 
-    @property
-    def held_bytes(self) -> int:
-        """Host memory that it keeps between runs."""
-        return self.arena.bytes.nbytes
+    def choose_layout(
+        self,
+        labels: Sequence[np.ndarray],
+        apart: Sequence[bool],
+        tape: Tape | None,
+        *,
+        keeps_state: bool,
+    ) -> None:
+        """Choose the layout of what is loaded next; `load` does it, too.
+
+        Of each input `labels` say which ranks have the same, and `apart` whether its rows have no
+        gaps, so that it may be read where it is.
+        """
+        self._labels = list(labels)
+        if tape is None:
+            self.layout = self._layout_of(None)
+            return
+        readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
+        borrowed = frozenset(
+            tensor
+            for (_, tensor), is_apart in zip(self._inputs, apart, strict=True)
+            if tensor in readable and is_apart
+        )
+        self.layout = self._layout_of(tape, borrowed, lent)
+
+    def choose_next_layout(self, feed: Sequence[tuple[int, int]]) -> None:
+        """Choose the layout of the step after this one; pairs of an output and an input, by number.
+
+        All else is given to it as it was.
+        """
+        for output, number in feed:
+            ranks, _ = self.results[output]
+            self._labels[number] = self.layout.equal.equal_outputs[output][ranks]
+        self.layout = self._layout_of(self.layout.tape)
 
     def __enter__(self) -> "Devices":
         self._stack = contextlib.ExitStack()
@@ -136,92 +188,105 @@ class Devices:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _threads_beside(self) -> ThreadPoolExecutor:
-        """All threads but this one; they end when the devices are no longer used."""
-        if self._pool is None or self._pool_of != os.getpid():
-            self._pool = ThreadPoolExecutor(self._threads - 1, thread_name_prefix="rank")
-            self._pool_of = os.getpid()
-        return self._pool
-
     def load(
         self,
-        inputs: Iterable[np.ndarray],
+        inputs: Iterable[RankedArray],
         unchanged: Container[int] = (),
         tape: Tape | None = None,
+        *,
+        keeps_state: bool = False,
     ) -> None:
-        """Write parameters, each [ranks, *shape], and constants.
+        """Write parameters and constants; `tape` is what is played next.
 
         Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
-        If a `tape` is played next, and `release` called behind it, inputs may be read where they
-        are, and outputs be written where the caller gets them.
+        If a tape is played, and `release` called behind it, inputs may be read where they are, and
+        outputs be written where the caller gets them; not if the devices keep the state.
         """
         self._renew()
         self._overwritten = {}
-        on_inputs = self._on_inputs
-        borrowed: frozenset[int] = frozenset()
-        if tape is not None:
-            prepared = self._prepared(tape)
-            borrowed = prepared.borrowed
-            for tensor in prepared.lent:
-                array = self._array_for(tensor)
-                if self._move(tensor, array):
-                    self._lent[tensor] = array
-        for number, ((rows, tensor), array) in enumerate(zip(self._inputs, inputs, strict=True)):
-            if tensor in borrowed and self._move(tensor, array):
+        given = collections.deque(inputs)
+        apart = [one.memory() is not None for one in given]
+        self.choose_layout([one.row_of for one in given], apart, tape, keeps_state=keeps_state)
+        for tensor, rows in self.layout.lent.items():
+            kind = self.executable.program.tensors[TensorId(tensor)]
+            shape = rows, *kind.shape
+            array = self.output_arrays.array(("lent", tensor), shape, kind.dtype.numpy)
+            self._lent[tensor] = array
+            self._move(tensor, array)
+        on_inputs = self._on_inputs.values()
+        for number, (_, tensor) in enumerate(self._inputs):
+            one = given.popleft()  # and not held any longer than it takes to copy it
+            if tensor in self.layout.borrowed:
+                self._move(tensor, one.array)
                 continue
-            self._views[tensor][rows] = array
-            if number in unchanged and tensor in on_inputs.values():
-                self._overwritten[number] = self._views[tensor][rows].copy()
-        if tape is None or not self._has_constants:  # what plays a tape writes none
-            self._load_constants()
+            self._write_input(number, one)
+            if number in unchanged and tensor in on_inputs:
+                self._overwritten[number] = RankedArray(one.array.copy(), one.row_of)
+        self._load_constants(always=tape is None)
 
-    def _array_for(self, tensor: int) -> np.ndarray:
-        """An array for an output, [ranks, *shape]: one of before if its owner has dropped it.
+    def _write_input(self, number: int, given: RankedArray) -> None:
+        """Into every row where a rank reads it."""
+        rows, source = self.layout.input_rows[number]
+        self._views[self._inputs[number][1]][rows] = _rows_of(given.array, source)
 
-        The system takes longer to find new pages than a collective takes to fill them.
-        """
-        made = self._made[tensor]
-        for array in made:
-            if sys.getrefcount(array) == _UNSHARED:
-                return array
-        one = self.executable.program.tensors[TensorId(tensor)]
-        array = np.empty((self.arena.ranks, *one.shape), one.dtype.numpy)
-        made.append(array)
-        return array
-
-    def _load_constants(self) -> None:
-        """Constants are read only: they stay."""
+    def _load_constants(self, *, always: bool) -> None:
+        """Into every row where a rank reads them; they stay while tapes are played."""
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
-                address = stage.program.buffers[buffer].address
-                memory = self.arena.bytes[:, address : address + len(data)]
-                memory[stage.rows] = np.frombuffer(data, np.uint8)
-        self._has_constants = True
+                equal = self.layout.equal
+                rows = np.unique(equal.constants.get(buffer, equal.each)[stage.ranks])
+                known = self._constants_in.get(buffer, rows[:0])
+                missing = rows if always else np.setdiff1d(rows, known)
+                if len(missing):
+                    address = stage.program.buffers[buffer].address
+                    memory = self.arena.bytes[:, address : address + len(data)]
+                    memory[_run_of(missing)] = np.frombuffer(data, np.uint8)
+                    self._constants_in[buffer] = np.union1d(known, missing)
 
-    def load_again(self, feed: Sequence[tuple[int, int]], inputs: Mapping[int, np.ndarray]) -> None:
+    def load_again(
+        self,
+        feed: Sequence[tuple[int, int]],
+        inputs: Mapping[int, RankedArray],
+        tape: Tape | None = None,
+    ) -> None:
         """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
 
         Inputs of `load` that stay the same are written again where an output lies in their memory.
         All else is as it was, since nothing writes it while a program runs. Ranks of an output are
-        those of its input.
+        those of its input. `tape` is what is played next.
         """
         self._renew()
-        targets, program = self._inputs, self.executable.program
-        outputs = [tensor for stage in self.executable.stages for tensor in stage.program.outputs]
-        on_inputs = self._on_inputs
-        values = []
-        for output, number in feed:
-            tensor = outputs[output]
-            if on_inputs.get(tensor) == targets[number][1]:
-                continue  # it is where it is to be
-            view = self._views[tensor][targets[number][0]]
+        before, program = self.layout, self.executable.program
+        fed = {number: output for output, number in feed}
+        anew = {**self._overwritten, **inputs}
+        for number, output in fed.items():
+            ranks, _ = self.results[output]
+            self._labels[number] = before.equal.equal_outputs[output][ranks]
+        for number, one in anew.items():
+            self._labels[number] = one.row_of
+        self.layout = self._layout_of(tape)
+        moves = []
+        for number, (ranks, target) in enumerate(self._inputs):
+            if number in anew:
+                continue
+            source, places = target, before.equal.inputs[number]
+            if number in fed:
+                _, source = self.results[fed[number]]
+                places = before.equal.outputs[fed[number]]
+            rows, first = np.unique(self.layout.equal.inputs[number][ranks], return_index=True)
+            found = places[ranks][first]
+            if self._on_inputs.get(source, source) == target:  # some of it is where it is to be
+                rows, found = rows[rows != found], found[rows != found]
+            value = _rows_of(self._views[source], _view_of(found))
             # an input that is passed on as an output lies where another pair may write
-            kind = program.buffers[program.tensors[tensor].buffer].kind
-            is_input = tensor in on_inputs or kind in READ_ONLY
-            values.append((number, view.copy() if is_input else view))
-        for number, value in (*values, *self._overwritten.items(), *inputs.items()):
-            rows, target = targets[number]
-            self._views[target][rows] = value
+            kind = program.buffers[program.tensors[TensorId(source)].buffer].kind
+            is_input = source in self._on_inputs or kind in READ_ONLY
+            moves.append((target, rows, value.copy() if is_input else value))
+        for target, rows, value in moves:
+            self._views[target][_run_of(rows)] = value
+        for number, one in anew.items():
+            self._write_input(number, one)
+        self._load_constants(always=False)
 
     @functools.cached_property
     def _on_inputs(self) -> dict[int, int]:
@@ -245,31 +310,41 @@ class Devices:
             self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
 
     @functools.cached_property
-    def _inputs(self) -> list[tuple[slice | np.ndarray, int]]:
-        """Of each parameter the rows of its ranks, and its tensor."""
+    def results(self) -> list[tuple[np.ndarray, int]]:
+        """Of each result its ranks and its tensor."""
         stages = self.executable.stages
-        return [(stage.rows, tensor) for stage in stages for tensor in stage.program.inputs]
+        return [(stage.ranks, tensor) for stage in stages for tensor in stage.program.outputs]
 
-    def outputs(self) -> list[np.ndarray]:
-        """Copies of the results, each [ranks that run its program, *shape]."""
+    @functools.cached_property
+    def _inputs(self) -> list[tuple[np.ndarray, int]]:
+        """Of each parameter its ranks and its tensor."""
         stages = self.executable.stages
-        outputs = [(stage, tensor) for stage in stages for tensor in stage.program.outputs]
+        return [(stage.ranks, tensor) for stage in stages for tensor in stage.program.inputs]
+
+    def outputs(self) -> list[RankedArray]:
+        """The results of the ranks that run each program, in memory that is the caller's."""
         if self._byte_owners is not None:
-            for number, (stage, tensor) in enumerate(outputs):
-                view = stage.program.tensors[tensor]
-                self._byte_owners.read_tensor(view, stage.ranks, f"output {number}")
+            for number, (ranks, tensor) in enumerate(self.results):
+                view = self.executable.program.tensors[TensorId(tensor)]
+                self._byte_owners.read_tensor(view, ranks, f"output {number}")
         given = dict(self._lent)  # each once: a caller may write into what it gets
-        return [
-            given.pop(tensor) if tensor in given else self._views[tensor][stage.rows].copy()
-            for stage, tensor in outputs
-        ]
+        results = []
+        for (rows, which), (_, tensor) in zip(self.layout.output_rows, self.results, strict=True):
+            array = given.pop(tensor, None)
+            if array is None:
+                array = self._views[tensor][rows].copy()
+            results.append(RankedArray(array, which))
+        return results
 
-    def predicate(self, tensor: int, ranks: np.ndarray) -> np.ndarray:
-        """A scalar of the ranks, as it is now, (r,)."""
+    def predicate(self, block: int, ranks: np.ndarray) -> np.ndarray:
+        """The predicate of a block on some ranks, as it is now, (r,)."""
+        tensor = self.executable.program.blocks[block].predicate
         if self._byte_owners is not None:
             view = self.executable.program.tensors[TensorId(tensor)]
             self._byte_owners.read_tensor(view, ranks, "control flow")
-        return self._views[tensor][ranks]
+        equal = self.layout.equal
+        places = equal.predicates.get(block, equal.each)
+        return self._views[tensor][self.layout.rows(tensor, places[ranks])]
 
     def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
@@ -277,45 +352,122 @@ class Devices:
 
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
-        by_all, by_some = collections.Counter[TapeRound](), dict[TapeRound, np.ndarray]()
-        prepared = self._prepared(tape)
+        by_all, by_some = collections.Counter[_PreparedRounds](), dict[TapeRound, np.ndarray]()
+        layout = self.layout
+        assert layout.tape is tape, "the tape for which inputs are loaded"
 
-        def perform(nodes: Nodes, ranks: np.ndarray | None) -> None:
+        def perform(nodes: Sequence[_PreparedNode], ranks: np.ndarray | None) -> None:
             for node in nodes:
-                if isinstance(node, TapeRound):
-                    tasks: Sequence[HostTask] = ()
-                    if ranks is None:
-                        by_all[node] += 1
-                        tasks, moving = prepared.rounds[node]
-                    else:
-                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
-                        by_some.setdefault(node, nobody)[ranks] += 1
-                        moving = self._part(node, ranks)
-                    fresh = [task for batch in moving for task in self._tasks(batch)]
-                    self._perform([*tasks, *fresh] if fresh else tasks)
-                else:
+                if isinstance(node, _PreparedBlock):
                     perform_block(node, ranks)
+                elif ranks is None:
+                    by_all[node] += 1
+                    self._perform_rounds(node)
+                else:
+                    for one in node.rounds:
+                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        by_some.setdefault(one, nobody)[ranks] += 1
+                        self.perform(self._part(one, ranks))
 
-        def perform_block(block: BlockTape, ranks: np.ndarray | None) -> None:
+        def perform_block(node: _PreparedBlock, ranks: np.ndarray | None) -> None:
             while True:
-                perform(block.before, ranks)
+                perform(node.before, ranks)
                 own = everybody if ranks is None else ranks
-                enters = decide(block, own)
+                enters = decide(node.block, own)
                 if not enters.all():
                     ranks = own[enters]
                     if not len(ranks):
                         return
-                perform(block.body, ranks)
-                if not block.is_loop:
+                perform(node.body, ranks)
+                if not node.block.is_loop:
                     return
 
         everybody = np.arange(self.arena.ranks)
-        with phase("values", "rounds of instructions"):
-            perform(tape.nodes, None)
-        return {
-            one: by_all[one] + by_some.get(one, np.zeros(self.arena.ranks, np.int64))
-            for one in (*by_all, *(by_some.keys() - by_all.keys()))
+        with phase("values", "rounds of instructions"), np.errstate(all="ignore"):
+            perform(layout.nodes, None)
+        counts = {
+            one: np.full(self.arena.ranks, by_all[some]) for some in by_all for one in some.rounds
         }
+        for one, count in by_some.items():
+            counts[one] = counts[one] + count if one in counts else count
+        return counts
+
+    def _perform_rounds(self, some: "_PreparedRounds") -> None:
+        """Perform rounds on all ranks: at first as they are, later by calls made for it."""
+        if some.calls is None and some.performed < AS_THEY_ARE:
+            some.performed += 1
+            for one in some.rounds:
+                self.perform(one.batches)
+            return
+        if some.calls is None:
+            some.calls = [call for one in some.rounds for call in self._calls(one)]
+        for call in some.calls:
+            call()
+
+    def _calls(self, one: TapeRound) -> list[Callable[[], object]]:
+        """What performs a round whenever it is called, in this layout."""
+        tasks: list[HostTask] = []
+        calls: list[Callable[[], object]] = []
+        fresh: list[RowBatch] = []  # whose tasks are made each time
+        for batch in one.batches:
+            if batch.collective is not None:
+                # of large ones views and registers would take more memory than their making time
+                is_large = self.evaluation(batch).work >= SPLIT_WORK
+                if is_large or self._touches(batch, self.layout.moved):
+                    fresh.append(batch)
+                else:
+                    tasks += self._tasks(batch)
+            elif (made := self._bound(batch)) is not None:
+                calls += made
+            else:
+                tasks += self._tasks(batch)
+        if fresh:
+            return [
+                *calls,
+                lambda: self._perform([*tasks, *(t for each in fresh for t in self._tasks(each))]),
+            ]
+        if self._is_worth_threads(tasks):
+            return [*calls, functools.partial(self._perform, tasks)]
+        return [*calls, *(task.perform for task in tasks)]
+
+    def _bound(self, batch: RowBatch) -> list[Callable[[], object]] | None:
+        """A small instruction on arrays that stay where they are, as calls; None for others."""
+        queue, program = self.executable.queues[batch.queue], self.executable.program
+        if not isinstance(queue, EngineQueue) or self._checked:
+            return None
+        name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
+        if OPCODES[name].shape is Shape.CONTROL:
+            return []
+        instr = queue.table[batch.row]
+        one, *others = self._instructions(batch.queue, batch.row, self._performers(batch))
+        tensors = [program.tensors[TensorId(t)] for t in (*instr.operands, *instr.results)]
+        if others or one.copied or any(each.buffer in self.layout.moved for each in tensors):
+            return None
+        if any(isinstance(rows, np.ndarray) for _, rows in (*one.operands, *one.results)):
+            return None
+        operands, results = (
+            [_rows_of(self._views[tensor], rows) for tensor, rows in some]
+            for some in (one.operands, one.results)
+        )
+        if one.updates is not None:
+            update = operands[1]
+            if not update.size or update.nbytes > SMALL_BYTES:
+                return None
+            sizes = update.shape[1:]
+            slices = SliceAtStarts(operands[0], operands[2:], sizes, writeable=True)
+            return [functools.partial(slices.write, update)]
+        fusion = fusion_of(program, instr) or single_step(program, instr)
+        touched = fusion.values[1:] if name == "dynamic-slice" else fusion.values
+        largest = max(value.size_bytes for value in touched) * len(one.call.ranks)
+        # what threads would share, and what is computed block by block, is left to them
+        most = SPLIT_WORK if name == "dot" else SMALL_BYTES
+        work = int(queue.table.flops[batch.row]) * len(one.call.ranks)
+        if largest > most or work > SPLIT_WORK or not can_be_cut(fusion):
+            return None
+        is_apart = [
+            not _share_memory(program, instr.operands, [result]) for result in instr.results
+        ]
+        return bound(program, fusion, one.call.ranks, operands, results, is_apart)
 
     def _part(self, one: TapeRound, ranks: np.ndarray) -> list[RowBatch]:
         """What a round performs on some ranks, which are whole groups of its collectives."""
@@ -328,27 +480,59 @@ class Devices:
                 parts.append(attrs.evolve(batch, ranks=ranks, groups=groups))
         return parts
 
-    def _prepared(self, tape: Tape) -> "_PreparedTape":
-        if self._tape is None or self._tape.tape is not tape:
-            borrowed, lent = self._apart(tape)
-            buffers = {self.executable.program.tensors[tensor].buffer for tensor in borrowed | lent}
-            rounds: dict[TapeRound, tuple[list[HostTask], list[RowBatch]]] = {}
-            for one in tape.rounds:
-                moving = [batch for batch in one.batches if self._touches(batch, buffers)]
-                tasks = [
-                    task
-                    for batch in one.batches
-                    if batch not in moving
-                    for task in self._tasks(batch)
-                ]
-                rounds[one] = tasks, moving
-            self._tape = _PreparedTape(tape, rounds, borrowed, lent)
-        return self._tape
+    def _layout_of(
+        self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
+    ) -> "RowLayout":
+        """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
+        key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
+        if key not in self._layouts:
+            if len(self._layouts) == KEPT_LAYOUTS:
+                del self._layouts[next(iter(self._layouts))]
+            self._layouts[key] = self._new_layout(tape, borrowed, lent)
+        return self._layouts[key]
 
-    def _apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
+    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "RowLayout":
+        program = self.executable.program
+        equal = EqualRanks.nothing(program)
+        of_any_nan: Mapping[object, Set[int]] = {}
+        if tape is not None and (values := self._values_of(tape)) is not None:
+            equal = equal_ranks(values, self._labels)
+            of_any_nan = results_of_any_nan(values)
+        buffer_of = [tensor.buffer for tensor in program.tensors]
+        moved: dict[int, np.ndarray] = {}
+        for (_, tensor), labels in zip(self._inputs, self._labels, strict=False):
+            if tensor in borrowed:
+                moved[buffer_of[tensor]] = labels
+        lent_rows = {}
+        for (_, tensor), places in zip(self.results, equal.outputs, strict=True):
+            used = equal.used[buffer_of[tensor]]
+            # one that holds more on its way, such as partial sums, is copied in the end
+            if tensor in lent and np.array_equal(used, np.unique(places)):
+                row: np.ndarray = np.full(len(places), -1)
+                row[used] = np.arange(len(used))
+                moved[buffer_of[tensor]] = row
+                lent_rows[tensor] = len(used)
+        layout = RowLayout(equal, tape, borrowed, lent_rows, buffer_of, moved, of_any_nan)
+        if tape is not None:
+            layout.nodes.extend(_prepared_nodes(tape.nodes))
+        # of the ranks that read a row of an input, the first one's is written there
+        for (ranks, _), places, labels in zip(
+            self._inputs, equal.inputs, self._labels, strict=False
+        ):
+            rows, first = np.unique(places[ranks], return_index=True)
+            layout.input_rows.append((_run_of(rows), _view_of(labels[first])))
+        for (ranks, tensor), places in zip(self.results, equal.outputs, strict=True):
+            rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
+            layout.output_rows.append((_run_of(rows), which))
+        return layout
+
+    def _may_be_apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
         """Inputs and outputs, by tensor, that need not lie in the arena while a tape is played."""
+        if tape in self._movable:
+            return self._movable[tape]
+        self._movable[tape] = _NONE_APART
         if len(self.executable.stages) > 1:
-            return frozenset(), frozenset()
+            return self._movable[tape]
         program = self.executable.program
         donated = program.donated()
         excluded = {*donated, *donated.values()}
@@ -368,7 +552,8 @@ class Devices:
             return frozenset(found)
 
         inputs = some(program.inputs, BufferKind.INPUT)
-        return inputs, some(program.outputs, BufferKind.OUTPUT)
+        self._movable[tape] = inputs, some(program.outputs, BufferKind.OUTPUT)
+        return self._movable[tape]
 
     def _touches(self, batch: RowBatch, buffers: Container[int]) -> bool:
         """Whether a collective reads or writes some buffers."""
@@ -379,20 +564,16 @@ class Devices:
         tensors = (*placeholder.operands, *placeholder.results)
         return any(program.tensors[TensorId(tensor)].buffer in buffers for tensor in tensors)
 
-    def _move(self, tensor: int, array: np.ndarray) -> bool:
-        """Let the buffer of a tensor lie in an array, [ranks, …]; False if its rows have gaps."""
-        program = self.executable.program
-        try:
-            memory = array.reshape(len(array), -1, copy=False).view(np.uint8)
-        except ValueError:
-            return False
+    def _move(self, tensor: int, array: np.ndarray) -> None:
+        """Let the buffer of a tensor lie in an array, [rows, …]."""
+        program, memory = self.executable.program, memory_of(array)
+        assert memory is not None, "rows without gaps"
         buffer = program.tensors[TensorId(tensor)].buffer
         for number in self._tensors_in[buffer]:
             one = program.tensors[TensorId(number)]
             part = memory[:, one.offset : one.offset + one.size_bytes].view(one.dtype.numpy)
             self._views[number] = part.reshape(len(array), *one.shape, copy=False)
         self._moved.add(buffer)
-        return True
 
     def release(self) -> None:
         """Let go of the arrays of others; all buffers lie in the arena again."""
@@ -404,33 +585,19 @@ class Devices:
 
     def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
-        if self._threads == 1 or len(tasks) <= 1 or sum(task.work for task in tasks) < SPLIT_WORK:
-            for task in tasks:
-                task.perform()
+        if self._is_worth_threads(tasks):
+            self._threads.perform([task.perform for task in tasks])
             return
-        left = collections.deque(tasks)
+        for task in tasks:
+            task.perform()
 
-        def work() -> None:
-            while True:
-                try:
-                    task = left.popleft()
-                except IndexError:
-                    return
-                task.perform()
-
-        pool = self._threads_beside()
-        others = [pool.submit(work) for _ in range(min(self._threads, len(tasks)) - 1)]
-        try:
-            work()
-        finally:
-            left.clear()
-            wait(others)  # nothing goes on while its memory is read or given away
-        for other in others:
-            other.result()
+    def _is_worth_threads(self, tasks: Sequence[HostTask]) -> bool:
+        is_several = len(tasks) > 1 and self._threads.count > 1
+        return is_several and sum(task.work for task in tasks) >= SPLIT_WORK
 
     def _tasks(self, batch: RowBatch) -> list[HostTask]:
         if batch.collective is not None:
-            return self._collective_tasks(batch.collective, batch.groups)
+            return self._collective_tasks(batch)
         queue = self.executable.queues[batch.queue]
         if isinstance(queue, EngineQueue):
             return self._compute_tasks(queue, batch)
@@ -440,35 +607,93 @@ class Devices:
             self._registers.load(queue, batch.row, batch.ranks)
         return []
 
+    def _performers(self, batch: RowBatch) -> np.ndarray:
+        """The ranks that perform an instruction for all of a batch."""
+        performed = self.layout.equal.performed((batch.queue, batch.row))
+        found: np.ndarray = batch.ranks[performed[batch.ranks] == batch.ranks]
+        return found
+
     def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[HostTask]:
         table, row = queue.table, batch.row
         name = table.opcode_names[int(table.opcode[row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
-        work = int(table.flops[row]) + int(table.bytes_in[row] + table.bytes_out[row])
+        work, moved = self._work_of(queue, row)
+        ranks, threads = self._performers(batch), self._threads.count
+        if len(ranks) < threads and work * len(ranks) >= SPLIT_WORK:
+            ones = self._instructions(batch.queue, row, ranks)
+            if all(one.may_be_divided(threads) for one in ones):
+                share = work * len(ranks) // (len(ones) * threads)
+                return [
+                    HostTask(functools.partial(self._run_blocks, one, (k, threads)), share)
+                    for one in ones
+                    for k in range(threads)
+                ]
         return [
-            HostTask(functools.partial(self._compute, queue, row, ranks), work * len(ranks))
-            for ranks in self._divided(batch.ranks, work)
+            HostTask(functools.partial(self._compute, batch.queue, row, some), work * len(some))
+            for some in self._divided(ranks, work, moved)
         ]
 
-    def _collective_tasks(self, collective: AtOnce, groups: tuple[int, ...]) -> list[HostTask]:
+    def instructions_of(self, batch: RowBatch) -> "list[Sequence[PreparedInstruction]]":
+        """What each task of an instruction performs on its ranks, one after the other."""
+        queue = self.executable.queues[batch.queue]
+        assert isinstance(queue, EngineQueue), queue.name
+        parts = self._divided(self._performers(batch), *self._work_of(queue, batch.row))
+        return [self._instructions(batch.queue, batch.row, ranks) for ranks in parts]
+
+    @property
+    def bytes_beside(self) -> int:
+        """Bytes that are kept beside each byte of the ranks' memory."""
+        return np.dtype(np.int32).itemsize if self._checked else 0
+
+    @property
+    def threads(self) -> int:
+        """How many work side by side."""
+        return self._threads.count
+
+    def _work_of(self, queue: EngineQueue, row: int) -> tuple[int, int]:
+        """What a row costs a rank: bytes and multiply-adds, and bytes that are computed whole."""
+        table = queue.table
+        name = table.opcode_names[int(table.opcode[row])]
+        moved = int(table.bytes_in[row] + table.bytes_out[row])
+        is_in_blocks = name in (FUSION, "dot") or OPCODES[name].shape in _ELEMENTWISE
+        return int(table.flops[row]) + moved, 0 if is_in_blocks else moved
+
+    def _collective_tasks(self, batch: RowBatch) -> list[HostTask]:
         """A collective of some groups by its normal form."""
-        number = collective.placeholder
-        ranks = collective.groups[0]
-        program = self.executable.stage_of(ranks[0]).program
-        placeholder = program.placeholders[number]
+        assert batch.collective is not None, batch
+        placeholder, evaluation = self._placeholder_of(batch.collective), self.evaluation(batch)
         operands, results = (
-            [self._views[tensor].reshape(self.arena.ranks, -1) for tensor in tensors]
+            [self._views[tensor].reshape(len(self._views[tensor]), -1) for tensor in tensors]
             for tensors in (placeholder.operands, placeholder.results)
         )
-        if (number, groups) not in self._evaluations:
-            form = self._normal_forms[number]
+        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+
+    def _placeholder_of(self, collective: AtOnce) -> Placeholder:
+        """As the program of the ranks has it that perform it."""
+        program = self.executable.stage_of(collective.groups[0][0]).program
+        return program.placeholders[collective.placeholder]
+
+    def evaluation(self, batch: RowBatch) -> Evaluation:
+        """How a collective of some groups is computed."""
+        collective, groups, layout = batch.collective, batch.groups, self.layout
+        assert collective is not None, batch
+        number = collective.placeholder
+        if (number, groups) not in layout.evaluations:
+            form, placeholder = self._normal_forms[number], self._placeholder_of(collective)
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
+            places, each = layout.of_row(number, placeholder), layout.equal.each
+            is_own = places.performed == each
+            written = [
+                rows if len(np.unique(rows)) == len(each) else np.where(is_own, rows, -1)
+                for rows in places.written
+            ]
+            program = self.executable.stage_of(collective.groups[0][0]).program
             shares = _share_memory(program, placeholder.operands, placeholder.results)
-            self._evaluations[number, groups] = Evaluation(form, self._threads, shares)
-        evaluation = self._evaluations[number, groups]
-        return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
+            form = form.on_rows(places.read, written)
+            layout.evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
+        return layout.evaluations[number, groups]
 
     def _transfer_tasks(self, batch: RowBatch) -> list[HostTask]:
         queue, row = self.resolved(batch)
@@ -488,11 +713,19 @@ class Devices:
             return queue, batch.row
         return self._registers.resolved(queue, batch.row), 0
 
-    def _divided(self, ranks: np.ndarray, work_per_rank: int) -> list[np.ndarray]:
-        """The ranks, split into a part per thread where the work is worth it."""
-        if self._threads == 1 or work_per_rank * len(ranks) < SPLIT_WORK:
-            return [ranks]
-        return np.array_split(ranks, min(self._threads, len(ranks)))
+    def _divided(
+        self, ranks: np.ndarray, work_per_rank: int, bytes_per_rank: int = 0
+    ) -> list[np.ndarray]:
+        """The ranks in parts: one for each thread where the work is worth it, more if it is large.
+
+        Kernels that are no loops over blocks take several times the bytes that they move.
+        """
+        count = 1
+        if work_per_rank * len(ranks) >= SPLIT_WORK:
+            count = max(self._threads.count, bytes_per_rank * len(ranks) // PART_BYTES)
+        return (
+            np.array_split(ranks, min(count, len(ranks))) if count > 1 and len(ranks) else [ranks]
+        )
 
     def _transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
         """Perform a row of `queue` for some ranks; `pc` is its number in the program."""
@@ -517,33 +750,49 @@ class Devices:
         name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return None
-        return self._begin_compute(queue, batch.row, batch.ranks, keeps=True)
+        ones = self._instructions(batch.queue, batch.row, batch.ranks)
+        writes = [self._begin_compute(one, keeps=True) for one in ones]
 
-    def _compute(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> None:
-        self._begin_compute(queue, row, ranks)()
+        def write() -> None:
+            for each in writes:
+                each()
 
-    def _begin_compute(
-        self, queue: EngineQueue, row: int, ranks: np.ndarray, *, keeps: bool = False
-    ) -> Begun:
+        return write
+
+    def _compute(self, queue: int, row: int, ranks: np.ndarray) -> None:
+        """Perform an instruction on some ranks, for all that share what these compute."""
+        tensors, owners = self.executable.program.tensors, self._byte_owners
+        ones = self._instructions(queue, row, ranks)
+        if owners is not None:
+            place = f"queue {self.executable.queues[queue].name}, pc {row}"
+            for tensor, _ in ones[0].operands:
+                owners.read_tensor(tensors[TensorId(tensor)], ranks, place)
+        for one in ones:
+            self._begin_compute(one)()
+            for tensor, rows, source in one.copied:
+                self._views[tensor][rows] = self._views[tensor][source]
+        if owners is not None:
+            for tensor, _ in ones[0].results:
+                owners.write_tensor(tensors[TensorId(tensor)], ranks)
+
+    def _begin_compute(self, one: "PreparedInstruction", *, keeps: bool = False) -> Begun:
         """Compute, and give what writes the results; `keeps`: what was read may change till then.
 
         So what is to be written is copied, where it may lie in the memory of the ranks.
         """
-        program = self.executable.program
-        one = self._instruction(queue, row, ranks)
-        if self._byte_owners is not None:
-            place = f"queue {queue.name}, pc {row}"
-            for tensor in one.operands:
-                self._byte_owners.read_tensor(program.tensors[TensorId(tensor)], ranks, place)
-        operands = [self._views[tensor][one.rows] for tensor in one.operands]
+        if one.plan is not None and not keeps:
+            return functools.partial(self._run_blocks, one)
+        operands = [_rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
         is_checked = self._byte_owners is not None  # then all of a result is written, and noted
         if one.updates is not None and not is_checked and self._moved.isdisjoint(one.updates):
             if keeps:
                 operands[1:] = [operand.copy() for operand in operands[1:]]
             return functools.partial(update_slice, *operands)
-        if one.plan is not None and not keeps:
-            return functools.partial(self._run_blocks, one, operands)
-        results = compute(one.call, operands)
+        out = None
+        if one.is_apart and not keeps:
+            tensor, rows = one.results[0]
+            out = _rows_of(self._views[tensor], rows)
+        results = compute(one.call, operands, out)
         if keeps:
             results = [np.array(result) for result in results]
         elif one.overlaps:
@@ -553,31 +802,44 @@ class Devices:
                 result.copy() if np.may_share_memory(result, memory) else result
                 for result in results
             ]
-        return functools.partial(self._write, one.results, one.rows, ranks, results)
+        return functools.partial(self._write, one, results, out)
 
-    def _run_blocks(self, one: "_Instruction", operands: Sequence[np.ndarray]) -> None:
-        """Compute block by block, into the memory of the results where that is possible."""
+    def _run_blocks(self, one: "PreparedInstruction", part: tuple[int, int] = (0, 1)) -> None:
+        """Compute block by block, into the memory of the results where that is possible.
+
+        `part` (k, n) is the k-th of n parts, which may be computed side by side.
+        """
         assert one.plan is not None, "an instruction with a plan"
-        places = [self._views[tensor][one.rows] for tensor in one.results]
+        operands = [_rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
+        places = [_rows_of(self._views[tensor], rows) for tensor, rows in one.results]
         if one.overlaps:
             results = [np.empty_like(place, order="C") for place in places]
-            one.plan.run(one.call.ranks, list(operands), results)
+            one.plan.run(one.call.ranks, operands, results)
             for place, result in zip(places, results, strict=True):
                 place[...] = result
         else:
-            one.plan.run(one.call.ranks, list(operands), places)
+            one.plan.run(one.call.ranks, operands, places, part)
 
-    def _plan_of(self, queue: EngineQueue, row: int, call: KernelCall) -> BlockPlan | None:
+    def _values_of(self, tape: Tape) -> TapeValues | None:
+        """The values of a tape, if all ranks perform its rows together."""
+        if tape not in self._values:
+            values = TapeValues(tape, self._normal_forms) if are_together(tape) else None
+            self._values[tape] = values
+        return self._values[tape]
+
+    def _plan_of(self, number: int, row: int, call: KernelCall) -> BlockPlan | None:
         """How an instruction is computed block by block; None if it is small or of another kind."""
-        instr, program = queue.table[row], call.program
+        queue, program = self.executable.queues[number], call.program
+        assert isinstance(queue, EngineQueue), queue.name
         if self._checked:
             return None
-        key = (id(queue), row)
+        of_any_nan = frozenset(self.layout.of_any_nan.get((number, row), ()))
+        key = number, row, of_any_nan
         if key not in self._plans:
             self._plans[key] = None
-            fusion = fusion_of(program, instr)
+            fusion = fusion_of(program, queue.table[row])
             if fusion is not None and can_be_cut(fusion):
-                self._plans[key] = BlockPlan(program, fusion)
+                self._plans[key] = BlockPlan(program, fusion, of_any_nan)
         plan = self._plans[key]
         return plan if plan and plan.rank_bytes * len(call.ranks) >= SMALL_BYTES else None
 
@@ -599,75 +861,203 @@ class Devices:
                         return True
         return False
 
-    def _instruction(self, queue: EngineQueue, row: int, ranks: np.ndarray) -> "_Instruction":
-        """An instruction on some ranks; of consecutive ranks it is prepared once."""
-        first, last = int(ranks[0]), int(ranks[-1])
-        is_run = last - first + 1 == len(ranks)
-        key = (id(queue), row, first, last)
-        if is_run and key in self._instructions:
-            return self._instructions[key]
-        program = self.executable.program
+    def _instructions(
+        self, number: int, row: int, ranks: np.ndarray
+    ) -> "Sequence[PreparedInstruction]":
+        """A row of a queue on some ranks, in parts of which every operand and result is a view."""
+        layout = self.layout
+        key = number, row, ranks.tobytes()
+        if key in layout.instructions:
+            return layout.instructions[key]
+        program, queue = self.executable.program, self.executable.queues[number]
+        assert isinstance(queue, EngineQueue), queue.name
         instr = queue.table[row]
-        # Consecutive ranks as a slice make views of operands; other ranks copy them.
-        rows = slice(first, last + 1) if is_run else ranks
-        updates = None
-        if is_run and _is_update_in_place(program, instr):
-            tensors = instr.operands[0], instr.results[0]
-            updates = tuple(program.tensors[TensorId(tensor)].buffer for tensor in tensors)
-        call = KernelCall(
-            program=program,
-            opcode=instr.opcode,
-            attributes=program.attributes[instr.attribute] if instr.attribute >= 0 else {},
-            results=tuple(program.tensors[tensor] for tensor in instr.results),
-            ranks=ranks,
-        )
-        plan = self._plan_of(queue, row, call) if is_run else None
-        if plan is not None:
-            overlaps = self._overlaps(instr, plan)
-        else:
-            is_several = len(instr.results) > 1
-            overlaps = is_several and _share_memory(program, instr.operands, instr.results)
-        one = _Instruction(call, instr.operands, instr.results, rows, updates, plan, overlaps)
-        if is_run:
-            self._instructions[key] = one
-        return one
+        places = layout.of_row((number, row), instr)
+        read, written = ([rows[ranks] for rows in some] for some in (places.read, places.written))
+        # ranks that are performed literally may be any: then operands are copied
+        is_any = layout.tape is None and len(ranks) <= ranks[-1] - ranks[0]
+        found = []
+        for part in [slice(None)] if is_any else _even_runs([*read, *written]):
+            some = ranks[part]
+            operands, results = (
+                tuple(
+                    (tensor, rows if is_any else _view_of(rows[part]))
+                    for tensor, rows in zip(tensors, columns, strict=True)
+                )
+                for tensors, columns in ((instr.operands, read), (instr.results, written))
+            )
+            updates = None
+            if not is_any and _is_update_in_place(program, instr):
+                tensors = instr.operands[0], instr.results[0]
+                updates = tuple(program.tensors[TensorId(tensor)].buffer for tensor in tensors)
+            call = KernelCall(
+                program=program,
+                opcode=instr.opcode,
+                attributes=program.attributes[instr.attribute] if instr.attribute >= 0 else {},
+                results=tuple(program.tensors[tensor] for tensor in instr.results),
+                ranks=some,
+            )
+            plan = None if is_any else self._plan_of(number, row, call)
+            if plan is not None:
+                overlaps = self._overlaps(instr, plan)
+            else:
+                is_several = len(instr.results) > 1
+                overlaps = is_several and _share_memory(program, instr.operands, instr.results)
+            is_apart = plan is None and len(results) == 1 and isinstance(results[0][1], slice)
+            is_apart = is_apart and not _share_memory(program, instr.operands, instr.results)
+            others = np.setdiff1d(np.flatnonzero(np.isin(places.performed, some)), some)
+            copied = tuple(
+                (tensor, others, places.performed[others])
+                for tensor, rows in zip(instr.results, places.written, strict=True)
+                if len(others) and len(np.unique(rows)) == len(rows)
+            )
+            found.append(
+                PreparedInstruction(
+                    call, operands, results, updates, plan, overlaps, is_apart, copied
+                )
+            )
+        if not is_any:
+            layout.instructions[key] = found
+        return found
 
     def _write(
-        self,
-        tensors: Sequence[int],
-        rows: slice | np.ndarray,
-        ranks: np.ndarray,
-        results: Sequence[np.ndarray],
+        self, one: "PreparedInstruction", results: Sequence[np.ndarray], out: np.ndarray | None
     ) -> None:
-        for tensor, array in zip(tensors, results, strict=True):
-            self._views[tensor][rows] = array
-            if self._byte_owners is not None:
-                self._byte_owners.write_tensor(
-                    self.executable.program.tensors[TensorId(tensor)], ranks
-                )
+        for (tensor, rows), array in zip(one.results, results, strict=True):
+            if array is not out:  # else it lies there
+                self._views[tensor][rows] = array
+
+
+Rows = slice | np.ndarray | tuple[int, int]
+"""Rows of an array: evenly spaced ones, any, or one row as often as there are ranks."""
 
 
 @attrs.frozen(eq=False)
-class _Instruction:
+class PreparedInstruction:
     """An instruction of an engine on some ranks."""
 
     call: KernelCall
-    operands: Sequence[int]
-    results: Sequence[int]
-    rows: slice | np.ndarray  # of the ranks
+    operands: tuple[tuple[int, Rows], ...]  # tensors, and the rows of these ranks
+    results: tuple[tuple[int, Rows], ...]
     updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
     plan: BlockPlan | None  # of what is computed block by block
     overlaps: bool  # results lie where operands may still be read
+    is_apart: bool  # the only result may be written while operands are read
+    copied: tuple[tuple[int, np.ndarray, np.ndarray], ...]
+    """Results that other ranks have in rows of their own, these rows, and those with the same."""
+
+    def may_be_divided(self, parts: int) -> bool:
+        """Whether its blocks may be divided among threads."""
+        is_whole = self.overlaps or self.copied
+        return self.plan is not None and not is_whole and self.plan.blocks >= parts
+
+
+@attrs.define(eq=False)
+class _PreparedRounds:
+    """Rounds that follow one another."""
+
+    rounds: tuple[TapeRound, ...]
+    performed: int = 0  # how often, as they are
+    calls: list[Callable[[], object]] | None = None
 
 
 @attrs.frozen(eq=False)
-class _PreparedTape:
-    """A tape as tasks, and as collectives whose operands or results lie elsewhere in each run."""
+class _PreparedBlock:
+    """A block, of rounds that are prepared."""
 
-    tape: Tape
-    rounds: Mapping[TapeRound, tuple[list[HostTask], list[RowBatch]]]
-    borrowed: frozenset[int]  # inputs, by tensor, that are read where the caller has them
-    lent: frozenset[int]  # outputs, by tensor, that get an array of their own
+    block: BlockTape
+    before: "Sequence[_PreparedNode]"
+    body: "Sequence[_PreparedNode]"
+
+
+_PreparedNode = _PreparedRounds | _PreparedBlock
+
+
+def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
+    prepared: list[_PreparedNode] = []
+    for is_block, some in itertools.groupby(nodes, lambda node: isinstance(node, BlockTape)):
+        if is_block:
+            blocks = (node for node in some if isinstance(node, BlockTape))
+            prepared += [
+                _PreparedBlock(node, _prepared_nodes(node.before), _prepared_nodes(node.body))
+                for node in blocks
+            ]
+        else:
+            rounds = tuple(node for node in some if isinstance(node, TapeRound))
+            prepared.append(_PreparedRounds(rounds))
+    return prepared
+
+
+@attrs.define(eq=False)
+class RowLayout:
+    """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
+
+    equal: EqualRanks
+    tape: Tape | None  # None: rows are performed as they come
+    borrowed: Set[int]  # inputs, by tensor, that are read where the caller has them
+    lent: Mapping[int, int]  # outputs, by tensor, that get an array of their own, and its rows
+    buffer_of: Sequence[int]  # by tensor
+    moved: Mapping[int, np.ndarray]
+    """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
+    of_any_nan: Mapping[object, Set[int]]
+    """By queue and row, the results, by position, whose NaNs may be any."""
+    input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
+    """The rows in which each input lies, and those of what is given that are written there."""
+    output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
+    """The rows in which each output lies, and for each rank which of them it has."""
+    nodes: "list[_PreparedNode]" = attrs.field(factory=list)
+    instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
+    evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
+
+    def rows(self, tensor: int, places: Places) -> np.ndarray:
+        """The rows of a tensor's array for these places."""
+        row = self.moved.get(self.buffer_of[tensor]) if self.moved else None
+        return places if row is None else row[places]
+
+    def of_row(self, key: object, row: Instr | Placeholder) -> RowPlaces:
+        """Who performs a row, and the rows of arrays that each rank reads and writes."""
+        places = self.equal.of_row(key, len(row.operands), len(row.results))
+        if not self.moved:
+            return places
+        read = (self.rows(*pair) for pair in zip(row.operands, places.read, strict=True))
+        written = (self.rows(*pair) for pair in zip(row.results, places.written, strict=True))
+        return RowPlaces(places.performed, tuple(read), tuple(written))
+
+
+def _run_of(rows: np.ndarray) -> slice | np.ndarray:
+    """Rows as a slice where they are evenly spaced, so that they make a view."""
+    first = int(rows[0]) if len(rows) else 0
+    if len(rows) <= 1:
+        return slice(first, first + len(rows))
+    step = int(rows[1]) - first
+    if step <= 0 or (np.diff(rows) != step).any():
+        return rows
+    return slice(first, int(rows[-1]) + 1, step)
+
+
+def _view_of(rows: np.ndarray) -> Rows:
+    """The same, or one row for all."""
+    is_one = len(rows) > 1 and (rows == rows[0]).all()
+    return (int(rows[0]), len(rows)) if is_one else _run_of(rows)
+
+
+def _even_runs(columns: Sequence[np.ndarray]) -> Iterator[slice]:
+    """Cuts columns of one length so that each is evenly spaced, or constant, in every part."""
+    steps = np.diff(np.stack(columns), axis=1)
+    begin, count = 0, steps.shape[1] + 1
+    while begin < count:
+        own = steps[:, begin:]
+        is_other = (own != own[:, :1]).any(axis=0) | (own < 0).any(axis=0)
+        end = begin + 1 + (int(is_other.argmax()) if is_other.any() else own.shape[1])
+        yield slice(begin, end)
+        begin = end
+
+
+def _rows_of(array: np.ndarray, rows: Rows) -> np.ndarray:
+    if isinstance(rows, tuple):
+        row, count = rows
+        return np.broadcast_to(array[row], (count, *array.shape[1:]))
+    return array[rows]
 
 
 @functools.cache

@@ -4,10 +4,18 @@ Ranks' copies of one buffer lie in one array, so a row that all ranks perform is
 """
 
 import math
+import mmap
 
 import numpy as np
 
+from ncc_runtime.errors import InputError
 from ncc_runtime.neff.program import ALIGNMENT
+
+PAGE, HUGE_PAGE = 4096, 2 << 20
+"""Bytes that the system gives at a time, and what it gives of large arrays on most machines."""
+
+LARGE_BYTES = 4 << 20
+"""From here on an arena lies in huge pages, as numpy's own arrays do."""
 
 
 class Arena:
@@ -15,7 +23,14 @@ class Arena:
 
     def __init__(self, ranks: int, hbm_bytes: int) -> None:
         stride = max(ALIGNMENT, -(-hbm_bytes // ALIGNMENT) * ALIGNMENT)
-        self.bytes: np.ndarray = np.zeros((ranks, stride), np.uint8)
+        try:
+            self.bytes = _zeros(ranks * stride).reshape(ranks, stride)
+        except (OSError, MemoryError) as error:
+            raise InputError(
+                f"the memory of {ranks} ranks takes {ranks * stride} bytes of addresses, and the "
+                "system refuses them (`ulimit -v` says how many it gives); --no-values predicts "
+                "the time without them"
+            ) from error
 
     @property
     def ranks(self) -> int:
@@ -48,6 +63,29 @@ class Arena:
             strides=(words.strides[0], dtype.itemsize, dtype.itemsize),
         )
         return runs.view(dtype)
+
+
+def _zeros(size: int) -> np.ndarray:
+    """Zeros that take memory where they are written, also where there is not as much as of them."""
+    if size < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(size, np.uint8)
+    no_reserve = 0x4000  # MAP_NORESERVE, which Python's module does not name before 3.13
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve
+    memory = mmap.mmap(-1, size, flags=flags)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
+
+
+def touched_bytes(starts: np.ndarray, sizes: np.ndarray, in_all: int) -> int:
+    """Memory that an arena of so many bytes takes if these parts of it are written."""
+    if not len(starts):
+        return 0
+    page = HUGE_PAGE if in_all >= LARGE_BYTES else PAGE
+    first, last = starts // page, -(-(starts + sizes) // page)
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    before = np.concatenate([[0], last[:-1]])  # how far the parts before have come
+    return min(in_all, int(np.maximum(last - np.maximum(first, before), 0).sum()) * page)
 
 
 def _typed(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:

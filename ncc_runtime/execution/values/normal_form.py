@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans
+from ncc_runtime.execution.values.kernels import loops
+from ncc_runtime.execution.values.kernels.compiled import loop, pointers
+from ncc_runtime.execution.values.kernels.conversions import (
+    byte_tables,
+    narrowed,
+    round_to,
+    widened,
+)
+from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, wide_type
 from ncc_runtime.execution.values.transfers import reduce_parts
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
@@ -28,6 +37,12 @@ BLOCK_BYTES = 256 * 1024
 
 STACKED_BYTES = 16 * 1024
 """Pieces up to this size are gathered and computed together."""
+
+STACK_BYTES = 4 << 20
+"""Bytes that are read and written for the pieces that are computed together."""
+
+_VIEW_BYTES = 150
+"""Of a view that Python holds, about."""
 
 TASK_BYTES = 16 << 20
 """Bytes read and written that are worth a task of their own."""
@@ -71,9 +86,8 @@ class PieceClass:
         """Elements read and written."""
         return self.size * (self.leaves.size + self.target_rank.size)
 
-    def of_groups(self, groups: Sequence[int]) -> "PieceClass":
-        """The pieces of some groups."""
-        where = np.isin(self.group, groups)
+    def some(self, where: np.ndarray | slice) -> "PieceClass":
+        """Some of the pieces."""
         columns = ("group", "leaves", "offset", "target_rank", "target_offset")
         return attrs.evolve(self, **{name: getattr(self, name)[where] for name in columns})
 
@@ -94,8 +108,39 @@ class NormalForm:
 
     def of_groups(self, groups: Sequence[int]) -> "NormalForm":
         """The same for some of its groups."""
-        classes = tuple(one.of_groups(groups) for one in self.classes)
+        classes = tuple(one.some(np.isin(one.group, groups)) for one in self.classes)
         return attrs.evolve(self, classes=tuple(one for one in classes if len(one)))
+
+    def on_rows(self, read: Sequence[np.ndarray], written: Sequence[np.ndarray]) -> "NormalForm":
+        """The same on arrays whose rows are not the ranks.
+
+        By operand, read[k][r] is the row in which rank r's lies; by result, written[k][r] is the
+        row where rank r's goes, -1 if it need not be written.
+        """
+        classes = []
+        rows_in_all = 1 + max((int(rows.max(initial=0)) for rows in (*read, *written)), default=0)
+        writer: np.ndarray = np.full((len(written), rows_in_all), -1)  # the group that writes a row
+        for one in self.classes:
+            rows = written[one.operand][one.target_rank]
+            is_kept = rows >= 0
+            count = is_kept.sum(axis=1)
+            for targets in np.unique(count[count > 0]).tolist():
+                where = count == targets
+                kept, part = is_kept[where], one.some(where)
+                part = attrs.evolve(
+                    part,
+                    leaves=read[one.operand][part.leaves],
+                    target_rank=rows[where][kept].reshape(-1, targets),
+                    target_offset=part.target_offset[kept].reshape(-1, targets),
+                )
+                writer[one.operand, part.target_rank] = part.group[:, None]
+                classes.append(part)
+        # groups whose operands are equal may read in one another's rows
+        is_blockwise = self.is_blockwise
+        for part in classes:
+            writers = writer[part.operand, part.leaves]
+            is_blockwise &= bool(((writers < 0) | (writers == part.group[:, None])).all())
+        return attrs.evolve(self, classes=tuple(classes), is_blockwise=is_blockwise)
 
 
 Work = Callable[[], object]
@@ -108,11 +153,19 @@ class Evaluation:
     """
 
     def __init__(self, form: NormalForm, threads: int, in_place: bool) -> None:
-        self._form = form
-        self._copies_operands = in_place and not form.is_blockwise
+        self._copied: list[np.ndarray] | None = None  # rows of operands that are copied first
+        self._elements = max(
+            (int((one.offset + one.size).max()) for one in form.classes), default=0
+        )
+        if in_place and not form.is_blockwise:
+            form, self._copied = _compact(form)
         self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
-        stacked = [one for one in form.classes if _is_stacked(one, form.dtype)]
-        self._stacked = [_Stacked(one, self._arithmetic) for one in stacked]
+        self._stacked = [
+            _Stacked(part, self._arithmetic)
+            for one in form.classes
+            if _is_stacked(one, form.dtype)
+            for part in _stacks(one, form.dtype)
+        ]
         blocks = [
             block
             for one in form.classes
@@ -124,16 +177,53 @@ class Evaluation:
         self._parts = _divided(blocks, parts)
         in_all = sum(one.cost for one in form.classes) * form.dtype.itemsize
         self.work = in_all // max(1, len(self._stacked) + len(self._parts))  # bytes of a task
+        self._threads = threads
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory that its tasks take beside operands and results, on all threads at once."""
+        tasks = [one.scratch_bytes for one in self._stacked]
+        tasks += [_part_bytes(part, self._arithmetic) for part in self._parts]
+        itemsize = self._arithmetic.dtype.itemsize
+        copied = sum(len(rows) for rows in self._copied or ()) * self._elements * itemsize
+        return copied + sum(sorted(tasks)[-self._threads :])
 
     def tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         """What is to be done, in any order, for arrays [ranks, elements]."""
-        if self._copies_operands:
-            operands = [operand.copy() for operand in operands]
+        if self._copied is not None:
+            return [functools.partial(self._perform_on_copies, operands, results)]
+        return self._tasks(operands, results)
+
+    def _perform_on_copies(
+        self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> None:
+        """All of it, since copies of operands must be complete before a result is written."""
+        assert self._copied is not None, "rows to be copied"
+        copies = [operand[rows] for operand, rows in zip(operands, self._copied, strict=False)]
+        for work in self._tasks(copies, results):
+            work()
+
+    def _tasks(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[Work]:
         work: list[Work] = [
             functools.partial(one.perform, operands, results) for one in self._stacked
         ]
         parts = (_Part(self._arithmetic, part, operands, results) for part in self._parts)
         return [*work, *(part.perform for part in parts)]
+
+
+def _compact(form: NormalForm) -> tuple[NormalForm, list[np.ndarray]]:
+    """A form that reads operands of which these rows alone are left."""
+    count = 1 + max((one.operand for one in form.classes), default=-1)
+    nothing: np.ndarray = np.zeros(0, np.int64)
+    leaves = [
+        [one.leaves.ravel() for one in form.classes if one.operand == k] for k in range(count)
+    ]
+    rows = [np.unique(np.concatenate((nothing, *some))) for some in leaves]
+    classes = tuple(
+        attrs.evolve(one, leaves=np.searchsorted(rows[one.operand], one.leaves))
+        for one in form.classes
+    )
+    return attrs.evolve(form, classes=classes), rows
 
 
 class _Part:
@@ -150,14 +240,17 @@ class _Part:
         self._operands, self._results = operands, results
 
     def perform(self) -> None:
-        value = self._arithmetic.value
+        arithmetic = self._arithmetic
         with np.errstate(all="ignore"):
             for steps, leaves, registers, targets in self._bound:
-                if steps:
-                    leaves = [value(steps, leaves, list(registers))]
+                value = leaves[0]
+                if steps and arithmetic.evaluate(steps, leaves, registers[-1]):
+                    value = registers[-1]
+                elif steps:
+                    value = arithmetic.value(steps, leaves, list(registers))
                 for target in targets:
-                    if target is not leaves[0]:
-                        target[...] = leaves[0]
+                    if target is not value:
+                        target[...] = value
 
     @functools.cached_property
     def _bound(self) -> "Sequence[tuple[Sequence[Step], _Arrays, _Arrays, _Arrays]]":
@@ -235,6 +328,22 @@ def _is_stacked(one: PieceClass, dtype: np.dtype) -> bool:
     return len(one) > 1 and one.size * dtype.itemsize <= STACKED_BYTES
 
 
+def _stacks(one: PieceClass, dtype: np.dtype) -> Iterator[PieceClass]:
+    """The class in parts that stay in a cache, and take little memory beside."""
+    per_piece = max(1, one.size * dtype.itemsize * (one.leaves.shape[1] + one.target_rank.shape[1]))
+    at_once = max(1, STACK_BYTES // per_piece)
+    for first in range(0, len(one), at_once):
+        yield one.some(slice(first, first + at_once))
+
+
+def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "_Arithmetic") -> int:
+    """What `_Part` takes: registers, what is joined without them, and views of each block."""
+    largest = max(block.end - block.start for block in blocks)
+    registers = 2 + max(block.registers for block in blocks)
+    views = sum(len(block.leaves) + len(block.targets) + registers for block in blocks)
+    return registers * largest * max(4, arithmetic.dtype.itemsize) + _VIEW_BYTES * views
+
+
 class _Stacked:
     """All pieces of a class at once, all leaves with one call."""
 
@@ -253,6 +362,13 @@ class _Stacked:
         is_for_all = (one.target_rank == np.arange(count)).all()
         self._run = first if is_run and is_for_all else None
 
+    @property
+    def scratch_bytes(self) -> int:
+        """Leaves, registers, and what is joined without them."""
+        one, itemsize = self._pieces, self._arithmetic.dtype.itemsize
+        arrays = one.leaves.shape[1] * itemsize + (3 + self._registers) * max(4, itemsize)
+        return len(one) * one.size * arrays
+
     def perform(self, operands: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> None:
         one = self._pieces
         result = results[one.operand]
@@ -263,8 +379,10 @@ class _Stacked:
         value = leaves[0]
         if one.steps:
             own = self._arithmetic.registers(self._registers, value.shape)
-            with np.errstate(all="ignore"):
-                value = self._arithmetic.value(one.steps, leaves, own)
+            value = np.empty_like(value)
+            if not self._arithmetic.evaluate(one.steps, leaves, value):
+                with np.errstate(all="ignore"):
+                    value = self._arithmetic.value(one.steps, leaves, own)
         if self._run is not None and one.target_rank.shape[1] == len(result):
             result[:, self._run : self._run + value.size] = value.reshape(-1)
         else:
@@ -299,46 +417,108 @@ _EXTREMES: dict[Reduction, np.ufunc] = {
     Reduction.MINIMUM: np.minimum,
     Reduction.MAXIMUM: np.maximum,
 }
+_OF_PREDICATES: dict[Reduction, np.ufunc] = {
+    Reduction.ADD: np.bitwise_or,
+    Reduction.MULTIPLY: np.bitwise_and,
+}
+
+_JOINS: dict[Reduction | None, int] = {
+    Reduction.ADD: loops.ADD,
+    Reduction.AVERAGE: loops.ADD,
+    Reduction.MULTIPLY: loops.MULTIPLY,
+    Reduction.MAXIMUM: loops.MAXIMUM,
+    Reduction.MINIMUM: loops.MINIMUM,
+}
+
+_Join = Callable[[np.ndarray, np.ndarray], object]
+"""Joins a part to a total, where that is."""
 
 
-def _ufunc(dtype: np.dtype, reduction: Reduction) -> np.ufunc | None:
-    """What joins elements in their own type without a temporary; None if nothing does.
+def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
+    """What joins elements of a type that is computed in itself; None if nothing does in place.
 
     The bits are those of `reduce_parts`.
     """
-    if dtype.isbuiltin != 1 or dtype == np.float16:
+    ufunc = _UFUNCS.get(reduction) or _EXTREMES[reduction]
+    if dtype.kind == "b":
+        ufunc = _OF_PREDICATES.get(reduction, ufunc)
+    elif dtype.kind == "f" and reduction in _EXTREMES:
+        function = FUNCTIONS[reduction.value]
+
+        def join_extremes(total: np.ndarray, part: np.ndarray) -> None:
+            run = loop(f"{reduction.value}_{dtype.name}", total.size)
+            if run is not None and part.flags.c_contiguous and total.flags.c_contiguous:
+                run(part, total, total.size)
+            else:
+                total[...] = function(total, part)
+
+        return join_extremes
+    elif dtype.kind == "c" and reduction not in (Reduction.ADD, Reduction.AVERAGE):
         return None
-    if dtype.kind in "iu":
-        return _UFUNCS.get(reduction) or _EXTREMES[reduction]
-    is_sum = reduction in (Reduction.ADD, Reduction.AVERAGE)
-    is_product = reduction is Reduction.MULTIPLY and dtype.kind == "f"
-    return _UFUNCS[reduction] if dtype.kind != "b" and (is_sum or is_product) else None
+    return lambda total, part: ufunc(total, part, out=total)
 
 
 @attrs.frozen(eq=False)
 class _Arithmetic:
-    """How the steps of pieces are computed."""
+    """How the steps of pieces are computed.
+
+    Narrow types are computed in a wide one from the first operand to the result, and rounded where
+    they are at the end of every step; integers and extremes need no rounding.
+    """
 
     dtype: np.dtype
+    wide: np.dtype
     reduction: Reduction | None
-    ufunc: np.ufunc | None
+    join: _Join | None
+    rounds: bool
     may_use_targets: bool  # as registers
-    is_bfloat16: bool  # and joined by what numpy does without a temporary
 
     @classmethod
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
     ) -> "_Arithmetic":
-        ufunc = None if reduction is None else _ufunc(dtype, reduction)
-        is_inexact = reduction in (Reduction.ADD, Reduction.AVERAGE, Reduction.MULTIPLY)
-        is_bfloat16 = dtype == DType.BF16.numpy and is_inexact
-        return cls(dtype, reduction, ufunc, may_use_targets and ufunc is not None, is_bfloat16)
+        wide = wide_type(dtype)
+        join = None if reduction is None else _join_of(wide, reduction)
+        rounds = is_narrow_float(dtype) and reduction not in _EXTREMES
+        may_use_targets = may_use_targets and join is not None and dtype == wide
+        return cls(dtype, wide, reduction, join, rounds, may_use_targets)
 
     def registers(self, count: int, shape: tuple[int, ...]) -> list[np.ndarray]:
         """Registers of steps, and what is needed beside them."""
-        if not self.is_bfloat16:
-            return [np.empty(shape, self.dtype) for _ in range(count)]
-        return [*(np.empty(shape, np.float32) for _ in range(count)), np.empty(shape, np.uint32)]
+        registers = [np.empty(shape, self.wide) for _ in range(count)]
+        if self.dtype != self.wide:
+            registers += [np.empty(shape, self.wide), np.empty(shape, self.dtype)]
+        return registers
+
+    def evaluate(
+        self,
+        steps: Sequence[Step],
+        leaves: Sequence[np.ndarray] | np.ndarray,
+        target: np.ndarray,
+    ) -> bool:
+        """Write what the steps make of leaves to a target; False if machine code does not do it."""
+        if self.join is None or not is_narrow_float(self.dtype):
+            return False
+        size = leaves[0].size
+        run = loop("evaluate", size * len(leaves))
+        if run is None:
+            return False
+        kind, tables = loops.BYTE, byte_tables(DType.F8E5M2.numpy)
+        if self.dtype.itemsize == 1:
+            tables = byte_tables(self.dtype)
+        else:
+            kind = loops.FLOAT16 if self.dtype == np.float16 else loops.BFLOAT16
+        numbers = [(step.register, step.divisor, len(step.parts), *step.parts) for step in steps]
+        packed: np.ndarray = np.array(list(itertools.chain(*numbers)), np.int64)
+        count = 1 + max(step.register for step in steps)
+        registers = np.empty((count + 1, loops.TILE), np.float32)
+        sources = pointers(leaves)
+        run(
+            *(kind, _JOINS[self.reduction], packed, len(steps), size),
+            *(sources, sources, target, target, pointers(registers), count),
+            *(tables.widened, tables.canonical, tables.rounded, tables.limits),
+        )
+        return True
 
     def value(
         self,
@@ -347,67 +527,32 @@ class _Arithmetic:
         registers: list[np.ndarray],
     ) -> np.ndarray:
         """What the steps make of leaves; it may lie in a register."""
-        if self.is_bfloat16:
-            return self._bfloat16_value(steps, leaves, registers)
-        for step in steps:
-            parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
-            if self.ufunc is None:
+        if self.join is None:
+            for step in steps:
+                parts = [leaves[part] if part >= 0 else registers[~part] for part in step.parts]
                 registers[step.register] = reduce_parts(parts, self.reduction, step.divisor)
-            else:
-                self._join(parts, step.divisor, registers[step.register])
-        total = registers[steps[-1].register]
-        if self.ufunc is not None and self.dtype.kind in "fc":
-            _make_nans_canonical(total)
-        return total
-
-    def _bfloat16_value(
-        self,
-        steps: Sequence[Step],
-        leaves: Sequence[np.ndarray] | np.ndarray,
-        registers: list[np.ndarray],
-    ) -> np.ndarray:
-        """The same in bfloat16, whose numbers stay float32 from the first operand to the result.
-
-        They are rounded where they are: to nearest, ties to even, by adding to the bits. An inf
-        stays one, what overflows becomes one. The lower half of a NaN is zero, as those of its
-        operands are, so that it stays one, too.
-        """
-        assert self.reduction is not None
-        join = _UFUNCS[self.reduction]
-        *registers, bits = registers
+            return registers[steps[-1].register]
+        is_narrow = self.dtype != self.wide
+        *_, part_register, result = registers if is_narrow else (None, None)
         for step in steps:
             total = registers[step.register]
             for number, part in enumerate(step.parts):
-                if part >= 0:
-                    value = leaves[part].astype(np.float32) if number else leaves[part]
-                else:
-                    value = registers[~part]
+                value = leaves[part] if part >= 0 else registers[~part]
+                if is_narrow and part >= 0:
+                    value = widened(value, out=part_register if number else total)
                 if number:
-                    join(total, value, out=total)
+                    self.join(total, value)
                 elif value is not total:
                     total[...] = value
             if step.divisor != 1:
-                np.divide(total, np.float32(step.divisor), out=total)
-            words = total.view(np.uint32)
-            np.right_shift(words, 16, out=bits)
-            np.bitwise_and(bits, 1, out=bits)
-            np.add(bits, 0x7FFF, out=bits)
-            np.add(words, bits, out=words)
-            np.bitwise_and(words, 0xFFFF0000, out=words)
-        _make_nans_canonical(total)
-        np.right_shift(total.view(np.uint32), 16, out=bits)
-        return bits.astype(np.uint16).view(self.dtype)
-
-    def _join(self, parts: Sequence[np.ndarray], divisor: int, total: np.ndarray) -> None:
-        assert self.ufunc is not None, self.dtype
-        if len(parts) == 1:
-            total[...] = parts[0]
-        else:
-            self.ufunc(parts[0], parts[1], out=total)
-            for part in parts[2:]:
-                self.ufunc(total, part, out=total)
-        if divisor != 1:
-            np.divide(total, self.dtype.type(divisor), out=total)
+                np.divide(total, total.dtype.type(step.divisor), out=total)
+            if self.rounds and step is not steps[-1]:
+                round_to(total, self.dtype)
+        if is_narrow:
+            return narrowed(total, self.dtype, out=result)
+        if self.dtype.kind in "fc":
+            _make_nans_canonical(total)
+        return total
 
 
 def _make_nans_canonical(array: np.ndarray) -> None:

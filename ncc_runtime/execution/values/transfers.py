@@ -13,8 +13,9 @@ import attrs
 import numpy as np
 
 from ncc_runtime.errors import MemoryFaultError
+from ncc_runtime.execution.values.kernels.conversions import narrowed, widened
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans
 from ncc_runtime.execution.values.memory import Arena
 from ncc_runtime.execution.variable_sizes import CountsTable, RowCounts
 from ncc_runtime.lowering.cc_isa import DmaOpcode
@@ -190,7 +191,7 @@ def reduce_parts(
             total = _COMBINE[reduction](total, widened(part))
         if divisor != 1:
             total = total / total.dtype.type(divisor)
-        return canonical_nans(total.astype(dtype, copy=False))
+        return canonical_nans(narrowed(total, dtype))
 
 
 _COMBINE: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {

@@ -56,6 +56,10 @@ def _rows_are_instructions(program: Program) -> Iterator[str]:
                     yield f"fusion f{number}, row {position}: {row.opcode}: {breach}"
 
 
+_ALONE = (Shape.CONTROL, Shape.FUSED, Shape.SIZED)
+"""What no row of a fusion can be."""
+
+
 def _breaches(program: Program, fusion: Fusion, row: FusedInstr) -> Iterator[str]:
     results = fusion.types(row.results)
     if row.opcode == CONSTANT:
@@ -65,7 +69,7 @@ def _breaches(program: Program, fusion: Fusion, row: FusedInstr) -> Iterator[str
         return
     if row.constant is not None:
         yield f"has the value {row.constant!r}"
-    if row.opcode not in OPCODES or OPCODES[row.opcode].shape in (Shape.CONTROL, Shape.FUSED):
+    if row.opcode not in OPCODES or OPCODES[row.opcode].shape in _ALONE:
         yield "is no operation on arrays"
         return
     operands = fusion.types(row.operands)

@@ -238,3 +238,21 @@ def fusion(signature: Signature) -> Iterator[str]:
                 f"{word} are {', '.join(given) or 'none'}, "
                 f"those of fusion f{number} {', '.join(needed) or 'none'}"
             )
+
+
+_MOST_WORK = 2**60
+
+
+def work(signature: Signature) -> Iterator[str]:
+    """Any arrays; amounts that can be added up, and a dtype that there is."""
+    for name in ("bytes_read", "bytes_written", "duration_ps", "elements", "flops"):
+        amount = signature.attributes.get(name, 0)
+        assert isinstance(amount, int), (signature.opcode, name, amount)
+        if not 0 <= amount <= _MOST_WORK:
+            yield f"{name} is {amount}, must be 0 to 2**60"
+    dtype = signature.attributes.get("dtype")
+    if dtype is not None and dtype not in _DTYPES:
+        yield f"dtype is {dtype!r}, none of {', '.join(sorted(_DTYPES))}"
+
+
+_DTYPES = frozenset(dtype.value for dtype in DType)

@@ -56,15 +56,16 @@ class DType(enum.Enum):
     @functools.cached_property
     def size_bytes(self) -> int:
         """Bytes of one stored element."""
-        return _numpy_dtype(self).itemsize
+        return max(1, self.bits // 8)
 
-    @property
+    @functools.cached_property
     def bits(self) -> int:
         """Bits that one element has; fewer than it takes in memory for the narrowest numbers.
 
         A pred has the 8 of its byte, as XLA's bitcasts see it; u1 is the type of one bit.
         """
-        return _bits(self)
+        (digits,) = re.findall(r"^[a-z]+(\d+)", "pred8" if self is DType.PRED else self.value)
+        return int(digits)
 
     @functools.cached_property
     def is_integer(self) -> bool:
@@ -134,14 +135,6 @@ def _numpy_dtype(dtype: DType) -> np.dtype:
 
     narrow: np.dtype = np.dtype(getattr(ml_dtypes, _ML_NAMES[dtype]))
     return narrow
-
-
-@functools.cache
-def _bits(dtype: DType) -> int:
-    if dtype.is_integer or dtype.value.startswith(("f4", "f6")):
-        (digits,) = re.findall(r"^[a-z](\d+)", dtype.value)
-        return int(digits)
-    return 8 * dtype.size_bytes
 
 
 _WIDE = {"float32", "float64", "complex64", "complex128"}

@@ -1,27 +1,52 @@
 """The work of a program's instructions, read off their opcodes, attributes and types."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
 
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.isa import FUSION, OPCODES, Engine, Shape
-from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion, Program, Region, Typed
+from ncc_runtime.neff.isa import FUSION, OPCODES, WORK, Engine, Shape
+from ncc_runtime.neff.program import (
+    CONSTANT,
+    AttributeValue,
+    FusedInstr,
+    Fusion,
+    Program,
+    Region,
+    Typed,
+)
 from ncc_runtime.neff.shared.dtypes import DType
+from ncc_runtime.neff.shared.identity_memo import IdentityMemo
 from ncc_runtime.neff.table import NONE, Instr, InstrTable
 from ncc_runtime.neff.work.dataflow import Dataflow
 from ncc_runtime.neff.work.kept import NOTHING_KEPT, Kept, kept_in_sbuf
 from ncc_runtime.neff.work.moves import MOVES, work_of_move, work_of_scatter
 from ncc_runtime.neff.work.phases import phases_of_rows, work_of_rows
-from ncc_runtime.neff.work.work import NOTHING, Work, WorkPhase
+from ncc_runtime.neff.work.work import FLOPS_PER_CYCLE, NOTHING, Mode, Work, WorkPhase
+
+Works = tuple[list[Work], np.ndarray]
+
+_WORKS: IdentityMemo[Program, IdentityMemo[InstrTable, Works]] = IdentityMemo()
 
 
-def works_of(program: Program, engine: Engine, table: InstrTable) -> tuple[list[Work], np.ndarray]:
+def works_of(program: Program, engine: Engine, table: InstrTable) -> Works:
     """The different works of a queue's instructions, and the number of each instruction's, (n,).
 
     Instructions of one opcode, one row of attributes and the same types do the same work, but for
-    what stays in SBUF from the instruction before or for the next.
+    what stays in SBUF from the instruction before or for the next. The clock and several reports
+    ask; it is worked out once.
     """
+    if (known := _WORKS.get(program)) is None:
+        known = IdentityMemo()
+        _WORKS.set(program, known)
+    if (works := known.get(table)) is None:
+        works = _works_of(program, engine, table)
+        known.set(table, works)
+    return works
+
+
+def _works_of(program: Program, engine: Engine, table: InstrTable) -> Works:
     kinds: dict[tuple[DType, tuple[int, ...]], int] = {}
     is_method = [_is_counted(name) for name in table.opcode_names]
     starts, tensors, elements = (
@@ -80,6 +105,8 @@ def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work
     if OPCODES[instr.opcode].shape is Shape.CONTROL or not instr.operands + instr.results:
         return NOTHING
     attributes = program.attributes[instr.attribute] if instr.attribute != NONE else {}
+    if instr.opcode == WORK:
+        return work_of_sizes(attributes, engine)
     if instr.opcode == FUSION:
         number = attributes["fusion"]
         assert isinstance(number, int), instr.opcode
@@ -102,6 +129,41 @@ def _work_of(program: Program, engine: Engine, instr: Instr, kept: Kept) -> Work
     is_in_place = instr.opcode in _UPDATES and _is_in_place(program, instr)
     price = work_of_scatter if is_scatter else work_of_move
     return price(row, types, is_in_place)
+
+
+def work_of_sizes(attributes: Mapping[str, AttributeValue], engine: Engine) -> Work:
+    """The work of an instruction of which only sizes are known: a roofline.
+
+    Engines and DMA work at once all the while. Flops are those of the Tensor engine in `dtype`,
+    bfloat16 if that is not said. Elements are walked over by the engine of the queue, by Vector
+    where that is Tensor; Sync moves only.
+    Source: Williams, Waterman and Patterson, "Roofline", CACM 52 (4), 2009.
+    """
+    read, written, elements, flops = (
+        amount
+        for name in ("bytes_read", "bytes_written", "elements", "flops")
+        if isinstance(amount := attributes[name], int)
+    )
+    lanes: dict[tuple[Engine, Mode], int] = {}
+    passes: dict[DType, int] = {}
+    if flops:
+        dtype = DType(attributes.get("dtype", DType.BF16.value))
+        passes[dtype] = -(-flops // FLOPS_PER_CYCLE)
+    if elements and engine is not Engine.SYNC:
+        walks = Engine.VECTOR if engine is Engine.TENSOR else engine
+        lanes[walks, Mode.FULL] = elements
+    given_ps = attributes.get("duration_ps")
+    assert given_ps is None or isinstance(given_ps, int), given_ps
+    return Work(
+        phases=(WorkPhase(lanes, passes, {engine: 1}),) if lanes or passes else (),
+        bytes_read=read,
+        bytes_written=written,
+        dma_read=read,
+        dma_written=written,
+        tile=Fraction(0),
+        starts=bool(read) + bool(written),
+        given_ps=given_ps,
+    )
 
 
 _REGISTER_SHAPES = frozenset({Shape.NULLARY, Shape.UNARY, Shape.BINARY, Shape.TERNARY})

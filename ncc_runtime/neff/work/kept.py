@@ -92,7 +92,7 @@ def _handed_on(program: Program, table: InstrTable) -> Iterator[tuple[int, int, 
 def _is_of_engines(opcode: str) -> bool:
     """Whether engines compute, so that results come to lie in SBUF; moves go from HBM to HBM."""
     is_moved = opcode in MOVES or opcode == "scatter"
-    return not is_moved and OPCODES[opcode].shape is not Shape.CONTROL
+    return not is_moved and OPCODES[opcode].shape not in (Shape.CONTROL, Shape.SIZED)
 
 
 def _bytes_of(program: Program, tensor: int) -> tuple[int, int, int]:

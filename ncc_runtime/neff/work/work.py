@@ -25,6 +25,9 @@ PARTITIONS = 128
 """Partitions of SBUF and PSUM, rows and columns of the Tensor engine's array: on all chips (nki
 architecture guides)."""
 
+FLOPS_PER_CYCLE = 2 * PARTITIONS * PARTITIONS
+"""What the Tensor engine's array multiplies and adds in a cycle."""
+
 SBUF_BYTES = 24 << 20
 """SBUF of a core of trn1, the smallest (nki architecture guides: 24, 28 and 32 MiB). Half holds a
 tile, half the next one (assumed)."""
@@ -71,6 +74,7 @@ class Work:
     starts: int  # of DMAs that wait for one another: 2 for load and store, 1 for a move in HBM
     tables: int = 0  # changes of the Scalar engine's function table that nothing hides
     overlaps: bool = False  # phases of different tiles overlap
+    given_ps: int | None = None  # what all of it takes, where the program says so
 
     @property
     def traffic(self) -> int:

@@ -117,10 +117,10 @@ def _numbers(ends: np.ndarray, order: np.ndarray, base: int, events: np.ndarray)
 def arrows_of(trace: Trace) -> Arrows:
     """The arrows of all ranks."""
     run, consumer = _consumers(trace)
-    return Arrows(_triggers(trace), run, consumer)
+    return Arrows(triggers(trace), run, consumer)
 
 
-def _triggers(trace: Trace) -> np.ndarray:
+def triggers(trace: Trace) -> np.ndarray:
     """The event that triggered each run: of a placeholder and rank, the k-th the k-th."""
     triggers = [np.zeros((3, 0), np.int64)]
     for number, events in trace.blocks(trace.queues_of(EngineQueue)):
@@ -147,7 +147,7 @@ def _triggers(trace: Trace) -> np.ndarray:
 def _consumers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """(run, event) for every event of an engine that waited for the report of that run."""
     semaphores = max(1, trace.executable.semaphore_count)
-    key, maker = _reports(trace, semaphores)
+    key, maker = reports(trace, semaphores)
     order = np.argsort(key, kind="stable")
     key, maker = key[order], maker[order]
     runs, events = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -166,7 +166,7 @@ def _consumers(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     return run[order], event[order]
 
 
-def _reports(trace: Trace, semaphores: int) -> tuple[np.ndarray, np.ndarray]:
+def reports(trace: Trace, semaphores: int) -> tuple[np.ndarray, np.ndarray]:
     """(rank * semaphores + semaphore, run or IDLE) of increments for engines, in order."""
     last = trace.runs.last
     by_event = np.argsort(last, kind="stable")

@@ -7,7 +7,6 @@ the schema first; complaints name the file, line, column and key.
 
 import difflib
 from collections.abc import Mapping, Sequence
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,12 +36,22 @@ _WIRING = ("chips.", "fabric.", "level.")
 
 def load_spec(name_or_path: str) -> Spec:
     """The topology of that name, alias or file; TopologyError names the known ones."""
+    file = users_file(name_or_path)
+    if file is not None:
+        return spec_of(file)
     name = ALIASES.get(name_or_path, name_or_path)
     shipped = _shipped(name)
-    if shipped is not None:
-        return _read(TomlFile.read(name, shipped), is_shipped=True)
+    assert shipped is not None, "users_file has looked"
+    return _read(TomlFile.read(name, shipped), is_shipped=True)
+
+
+def users_file(name_or_path: str) -> TomlFile | None:
+    """The file of that path, read; None of a shipped topology. TopologyError if it is neither."""
+    name = ALIASES.get(name_or_path, name_or_path)
+    if _shipped(name) is not None:
+        return None
     if name.endswith(".toml") or "/" in name:
-        return _read(TomlFile.read(name, Path(name)))
+        return TomlFile.read(name, Path(name))
     known = (*preset_names(), *ALIASES, *example_names())
     near = _near(name.strip().lower(), known)
     if near:
@@ -51,7 +60,12 @@ def load_spec(name_or_path: str) -> Spec:
     raise TopologyError(f"topology {name!r} is unknown; known: {', '.join(known)}; or a .toml file")
 
 
-def _shipped(name: str) -> Traversable | None:
+def spec_of(file: TomlFile) -> Spec:
+    """The topology that a user's file describes; it needs no other file but shipped ones."""
+    return _read(file)
+
+
+def _shipped(name: str) -> Path | None:
     """The file of a preset or an example."""
     if name in preset_names():
         return presets() / f"{name}.toml"

@@ -6,8 +6,7 @@ fabric are rows of their own. What a level states is kept under `level.<name>.<k
 
 import enum
 from collections.abc import Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -313,9 +312,9 @@ class Spec:
         return self.figures[key].value
 
 
-def examples() -> Traversable:
+def examples() -> Path:
     """The folder of the example topologies that are described as users would."""
-    return resources.files("ncc_runtime.topology") / "examples"
+    return Path(__file__).parents[1] / "examples"
 
 
 def example_names() -> tuple[str, ...]:
@@ -324,9 +323,9 @@ def example_names() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
 
 
-def presets() -> Traversable:
+def presets() -> Path:
     """The folder of the built-in topologies."""
-    return resources.files("ncc_runtime.topology") / "presets"
+    return Path(__file__).parents[1] / "presets"
 
 
 def preset_names() -> tuple[str, ...]:

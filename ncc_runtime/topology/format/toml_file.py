@@ -9,7 +9,6 @@ import codecs
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -18,6 +17,8 @@ from ncc_runtime.errors import TopologyError, reason_of
 from ncc_runtime.input_files import MOST_TOML_BYTES, FileRole, read_file, recognised
 
 if TYPE_CHECKING:
+    import os
+
     from tree_sitter import Node
 
 
@@ -54,7 +55,9 @@ class TomlFile:
     rows: tuple[tuple[str, int], ...] = ()  # beginnings of keys that rows of [[level]] state
 
     @classmethod
-    def read(cls, origin: str, file: Traversable, role: FileRole = FileRole.TOPOLOGY) -> "TomlFile":
+    def read(
+        cls, origin: str, file: "os.PathLike[str]", role: FileRole = FileRole.TOPOLOGY
+    ) -> "TomlFile":
         """The text, with or without a mark of its byte order; TopologyError if there is none."""
         try:
             whole = read_file(file, MOST_TOML_BYTES)

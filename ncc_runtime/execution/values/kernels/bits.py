@@ -8,15 +8,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.numbers import convert, widened
+from ncc_runtime.execution.values.kernels.conversions import convert, widened
 from ncc_runtime.neff.shared.dtypes import DType
 
 
 def _unsigned(array: np.ndarray, bits: int) -> np.ndarray:
     """The bits of integers as unsigned numbers of their width."""
-    wide = np.ascontiguousarray(widened(array))
+    wide = widened(array)
     raw = wide.view(np.dtype(f"u{wide.dtype.itemsize}"))
-    return raw & raw.dtype.type(2**bits - 1)
+    return raw if bits == 8 * raw.dtype.itemsize else raw & raw.dtype.type(2**bits - 1)
 
 
 def population_count(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -34,36 +34,29 @@ def leading_zeros(array: np.ndarray, dtype: DType) -> np.ndarray:
     return (np.uint8(dtype.bits) - np.bitwise_count(filled)).astype(dtype.numpy)
 
 
-def _shift(amount: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Amounts that numpy may shift by, and where all bits are shifted out; negative are large."""
-    raw = _unsigned(amount, 8 * amount.dtype.itemsize)
-    is_all = raw >= width
-    return np.where(is_all, raw.dtype.type(0), raw), is_all
-
-
 def shift_left(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
     """Zeros come in at the right."""
-    steps, is_all = _shift(amount, dtype.bits)
-    raw = _unsigned(array, dtype.bits)
-    return _wrapped(np.where(is_all, raw.dtype.type(0), raw << steps), dtype)
+    # numpy shifts all bits out where the amount is too large for the type, and negative ones are
+    return _wrapped(_unsigned(array, dtype.bits) << _amounts(amount), dtype)
 
 
 def shift_right_logical(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
     """Zeros come in at the left."""
-    steps, is_all = _shift(amount, dtype.bits)
-    raw = _unsigned(array, dtype.bits)
-    return _wrapped(np.where(is_all, raw.dtype.type(0), raw >> steps), dtype)
+    return _wrapped(_unsigned(array, dtype.bits) >> _amounts(amount), dtype)
 
 
 def shift_right_arithmetic(array: np.ndarray, amount: np.ndarray, dtype: DType) -> np.ndarray:
     """Copies of the highest bit come in at the left, of unsigned integers too."""
-    steps, is_all = _shift(amount, dtype.bits)
     raw = _unsigned(array, dtype.bits)
     spare = raw.dtype.type(8 * raw.dtype.itemsize - dtype.bits)
     kind = np.dtype(f"i{raw.dtype.itemsize}")
     signed = (raw << spare).view(kind) >> spare.astype(kind)
-    steps = np.where(is_all, dtype.bits - 1, steps).astype(kind)
-    return _wrapped((signed >> steps).view(raw.dtype), dtype)
+    return _wrapped((signed >> _amounts(amount).view(kind)).view(raw.dtype), dtype)
+
+
+def _amounts(amount: np.ndarray) -> np.ndarray:
+    """Amounts to shift by, as unsigned numbers of the width that the shifted ones have."""
+    return _unsigned(amount, 8 * amount.dtype.itemsize)
 
 
 def _wrapped(raw: np.ndarray, dtype: DType) -> np.ndarray:

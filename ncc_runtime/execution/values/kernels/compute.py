@@ -11,23 +11,27 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import elementwise
-from ncc_runtime.execution.values.kernels.indexing import INDEXING_KERNELS, scatter
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, keeps_bits
+from ncc_runtime.execution.values.kernels.folds import fold
+from ncc_runtime.execution.values.kernels.indexing import INDEXING_KERNELS
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, keeps_bits
 from ncc_runtime.execution.values.kernels.numeric import METHOD_KERNELS, rng_bit_generator
 from ncc_runtime.execution.values.kernels.ordering import ORDERING_KERNELS
 from ncc_runtime.execution.values.kernels.products import convolution, dot, ragged_dot
-from ncc_runtime.execution.values.kernels.regions import evaluate, fold
+from ncc_runtime.execution.values.kernels.regions import evaluate
 from ncc_runtime.execution.values.kernels.windows import reduce_window, select_and_scatter
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall, KernelInto
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, FusedInstr, Fusion
 from ncc_runtime.neff.shared.dtypes import scalar
 
 
-def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+def compute(
+    call: KernelCall, operands: Arrays, out: np.ndarray | None = None, *, any_nans: bool = False
+) -> Arrays:
     """The results of an instruction, each [ranks, *shape] of its tensor.
 
-    They may lie in `out`, memory for the first one; what it holds is else undefined.
+    They may lie in `out`, memory for the first one; what it holds is else undefined. NaNs that are
+    computed are canonical, unless they may be any.
     """
     if not any(math.prod(result.shape) for result in call.results):
         # Kernels may make arrays as long as one dimension; beside an empty one it may be any size.
@@ -37,12 +41,14 @@ def compute(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
     if shape in _ELEMENTWISE:
         dtype = call.results[0].dtype
         results = [elementwise.apply(call.opcode, operands, dtype, call.attributes)]
-    elif call.opcode == "dot":
-        results = dot(call, operands, out)
+    elif call.opcode in KERNELS_INTO:
+        results = KERNELS_INTO[call.opcode](call, operands, out)
     else:
         results = KERNELS[call.opcode](call, operands)
-    if shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
+    if any_nans or shape in _MOVES or (operands and keeps_bits(call.opcode, operands[0].dtype)):
         return results
+    if shape in _ELEMENTWISE and is_narrow_float(results[0].dtype):
+        return results  # canonical since they were rounded
     return [canonical_nans(result) for result in results]
 
 
@@ -83,8 +89,29 @@ def _reshape(call: KernelCall, operands: Arrays) -> Arrays:
     return [operands[0].reshape(len(call.ranks), *call.results[0].shape)]
 
 
-def _transpose(call: KernelCall, operands: Arrays) -> Arrays:
-    return [operands[0].transpose(0, *(axis + 1 for axis in call.integers("dimensions")))]
+_STRIP = 64
+"""Elements: rows of a cache's line or more, few enough that their lines stay in the first cache."""
+
+
+def _transpose(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    array = operands[0].transpose(0, *(axis + 1 for axis in call.integers("dimensions")))
+    steps = [abs(step) for step in array.strides]
+    inner = steps.index(min(steps))
+    if out is None or inner == array.ndim - 1 or array[0].nbytes < _STRIP**2:
+        return [array]
+    # Row by row of the result each element would be of another line of the cache. So strips along
+    # the operand's inner dimension are copied as they lie, and turned from there.
+    bits = np.dtype(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array.dtype
+    source, target = array.view(bits), out.view(bits)
+    order = np.argsort([-step for step in steps], kind="stable").tolist()
+    back = np.argsort(order).tolist()
+    for rank in range(len(array)):
+        for start in range(0, array.shape[inner], _STRIP):
+            at = [slice(None)] * array.ndim
+            at[0], at[inner] = slice(rank, rank + 1), slice(start, start + _STRIP)
+            strip = np.ascontiguousarray(source[tuple(at)].transpose(order))
+            target[tuple(at)] = strip.transpose(back)
+    return [out]
 
 
 def _slice(call: KernelCall, operands: Arrays) -> Arrays:
@@ -93,8 +120,12 @@ def _slice(call: KernelCall, operands: Arrays) -> Arrays:
     return [operands[0][(slice(None), *slices)]]
 
 
-def _concatenate(call: KernelCall, operands: Arrays) -> Arrays:
-    return [np.concatenate(operands, axis=call.integer("dimension") + 1)]
+def _concatenate(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    return [np.concatenate(operands, axis=call.integer("dimension") + 1, out=out)]
+
+
+def _reverse(call: KernelCall, operands: Arrays) -> Arrays:
+    return [np.flip(operands[0], tuple(d + 1 for d in call.integers("dimensions")))]
 
 
 def _reduce(call: KernelCall, operands: Arrays) -> Arrays:
@@ -150,11 +181,16 @@ def _fused(fusion: Fusion, call: KernelCall, operands: Arrays) -> Arrays:
 
 
 def fused_step(
-    call: KernelCall, step: FusedInstr, operands: Arrays, out: np.ndarray | None = None
+    call: KernelCall,
+    step: FusedInstr,
+    operands: Arrays,
+    out: np.ndarray | None = None,
+    *,
+    any_nans: bool = False,
 ) -> Arrays:
-    """The results of one row of a fusion, perhaps in `out`."""
+    """The results of one row of a fusion, as `compute` gives them."""
     if step.opcode != CONSTANT:
-        return compute(call, operands, out)
+        return compute(call, operands, out, any_nans=any_nans)
     assert step.constant is not None, "a constant of a fusion has a value"
     dtype = call.results[0].dtype
     return [np.full(len(call.ranks), scalar(step.constant, dtype), dtype.numpy)]
@@ -177,11 +213,18 @@ _ANY_LAYOUT = frozenset(
 """Opcodes whose results have the same bits however their operands lie in memory."""
 
 
-KERNELS: dict[str, Kernel] = {
-    "broadcast": _broadcast,
+KERNELS_INTO: dict[str, KernelInto] = {
     "concatenate": _concatenate,
     "convolution": convolution,
     "dot": dot,
+    "transpose": _transpose,
+    **INDEXING_KERNELS,
+}
+"""Opcodes that write into memory for their result where they are given some, no operand's."""
+
+KERNELS: dict[str, Kernel] = {
+    **KERNELS_INTO,
+    "broadcast": _broadcast,
     FUSION: _fusion,
     "ragged-dot": ragged_dot,
     "iota": _iota,
@@ -191,12 +234,10 @@ KERNELS: dict[str, Kernel] = {
     "reduce-window": reduce_window,
     "replica-id": _replica_id,
     "reshape": _reshape,
+    "reverse": _reverse,
     "rng-bit-generator": rng_bit_generator,
     "select-and-scatter": select_and_scatter,
     "slice": _slice,
-    "transpose": _transpose,
-    "scatter": scatter,
-    **INDEXING_KERNELS,
     **METHOD_KERNELS,
     **ORDERING_KERNELS,
 }

@@ -18,7 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from ncc_runtime.execution.values.kernels import bits
-from ncc_runtime.execution.values.kernels.numbers import convert, total_order, widened
+from ncc_runtime.execution.values.kernels.compiled import loop
+from ncc_runtime.execution.values.kernels.conversions import convert, narrowed, widened
+from ncc_runtime.execution.values.kernels.numbers import may_be_nan, total_order, wide_type
 from ncc_runtime.neff.shared.dtypes import DType
 
 Parts = tuple[np.ndarray, np.ndarray]
@@ -216,14 +218,46 @@ def apply(
             assert isinstance(exponent, int), attributes
             assert isinstance(mantissa, int), attributes
             return bits.reduce_precision(operands[0], dtype, exponent, mantissa)
-        result = FUNCTIONS[opcode](*map(widened, operands))
-        return result.astype(dtype.numpy, copy=False)
+        return narrowed(FUNCTIONS[opcode](*map(widened, operands)), dtype.numpy)
 
 
 def _select(
     condition: np.ndarray, if_true: np.ndarray, if_false: np.ndarray, _: DType
 ) -> np.ndarray:
-    return np.where(condition, if_true, if_false)
+    shape = np.broadcast_shapes(condition.shape, if_true.shape, if_false.shape)
+    place = np.empty(shape, if_true.dtype)
+    selected(condition, if_true, if_false, place)
+    return place
+
+
+def selected(
+    condition: np.ndarray, if_true: np.ndarray, if_false: np.ndarray, out: np.ndarray
+) -> None:
+    """Write one of two by a condition; arrays are broadcast."""
+    run = loop(f"select_{out.itemsize}", out.size) if out.itemsize <= _LONGEST else None
+    cores = [_one_element(array) for array in (if_true, if_false)]
+    is_dense = condition.shape == out.shape and condition.flags.c_contiguous
+    is_dense = is_dense and out.flags.c_contiguous
+    for array in cores:
+        is_dense = is_dense and array.flags.c_contiguous and array.size in (1, out.size)
+    if run is not None and is_dense:
+        one, other = cores
+        run(condition, one, int(one.size > 1), other, int(other.size > 1), out, out.size)
+        return
+    if out.dtype.isbuiltin != 1:  # numpy moves integers faster than types that it does not know
+        bits = np.dtype(f"u{out.itemsize}")
+        if_true, if_false, out = (array.view(bits) for array in (if_true, if_false, out))
+    np.copyto(out, if_false)
+    np.copyto(out, if_true, where=condition)
+
+
+_LONGEST = 8
+"""Bytes of an element that a loop selects."""
+
+
+def _one_element(array: np.ndarray) -> np.ndarray:
+    """The array, or its only element where that is broadcast."""
+    return array if any(array.strides) else array[(slice(1),) * array.ndim]
 
 
 _DIRECTIONS: dict[str, Function] = {
@@ -346,7 +380,7 @@ def _of_sign(function: Callable[[np.ndarray], np.ndarray]) -> Function:
 
     def compute(array: np.ndarray, dtype: DType) -> np.ndarray:
         wide = array if array.dtype == np.float16 else widened(array)
-        return function(wide).astype(dtype.numpy, copy=False)
+        return narrowed(function(wide), dtype.numpy, keeps_nans=True)
 
     return compute
 
@@ -441,3 +475,63 @@ PLAIN_LOOPS: Mapping[str, tuple[Function, bool]] = {
 
 It can be told where to write.
 """
+
+
+_OF_INTEGERS: Mapping[str, Function] = {
+    "add": np.add,
+    "and": np.bitwise_and,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "multiply": np.multiply,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "shift-left": np.left_shift,
+    "subtract": np.subtract,
+    "xor": np.bitwise_xor,
+}
+_SHIFTS_RIGHT = {"shift-right-arithmetic": "i", "shift-right-logical": "u"}
+"""For which kinds of integers numpy shifts so. Amounts that are too large give what they should."""
+
+_OF_BOOLEANS: Mapping[str, Function] = {
+    "add": np.bitwise_or,
+    "and": np.bitwise_and,
+    "multiply": np.bitwise_and,
+    "not": np.invert,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+
+
+def _copied(array: np.ndarray, out: np.ndarray) -> None:
+    np.copyto(out, array, casting="unsafe")
+
+
+def loop_of(
+    opcode: str, attributes: Attributes, operands: Sequence[np.dtype], result: np.dtype
+) -> tuple[Callable[..., object], bool] | None:
+    """What computes an opcode as `apply` does, told by `out` where to write; None for many.
+
+    And whether it needs contiguous rows. `out` may be no memory of operands.
+    """
+    first = operands[-1]
+    is_own = first.isbuiltin == 1 and wide_type(first) == first and first.kind != "c"
+    if opcode == "select":
+        return selected, False
+    if opcode == "copy":
+        return _copied, False
+    if opcode == "convert":
+        is_exact = is_own and (not may_be_nan(first) or result.kind == "f")
+        is_plain = result.isbuiltin == 1 and result.kind in "iuf" and result != np.float16
+        return (_copied, False) if is_exact and is_plain else None
+    if not is_own or len(set(operands)) > 1:
+        return None
+    if opcode == "compare" and attributes.get("type") != "TOTALORDER":
+        return _DIRECTIONS[str(attributes["direction"])], False
+    if first != result:
+        return None
+    if first.kind == "f":
+        return PLAIN_LOOPS.get(opcode)
+    function = (_OF_BOOLEANS if first.kind == "b" else _OF_INTEGERS).get(opcode)
+    if first.kind in _SHIFTS_RIGHT.get(opcode, ""):
+        function = np.right_shift
+    return None if function is None else (function, False)

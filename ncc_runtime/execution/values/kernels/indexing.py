@@ -1,4 +1,4 @@
-"""Kernels that read or write windows whose starts are data, and that pad or reverse.
+"""Kernels that read or write windows whose starts are data, and that pad.
 
 Starts are one index array per dimension, [ranks, *batch]; all windows come from one indexing of a
 strided view that has every window. Only partial dimensions take part: those that a window does not
@@ -11,16 +11,19 @@ order of the indices. Where the region is associative they are combined pairwise
 the other; both are a few calls of the region on whole arrays.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.values.kernels.ordering import stable_order
 from ncc_runtime.execution.values.kernels.regions import evaluate
-from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, KernelInto
 from ncc_runtime.neff.program import Region
+
+_LONGEST = 8
+"""Bytes of an element that numpy has integers for."""
 
 _FAR = 2**62
 """Indices of u64 that int64 may not hold become this one, which is out of bounds too."""
@@ -48,10 +51,33 @@ def windows_at(
     The first dimension of the batch is the ranks; there is at least one element in a window.
     """
     partial, full = _partial_and_full(array, sizes)
-    view = _windows(array, partial, full, sizes, writeable=False)
-    windows = view[_window_index(array, starts, partial, sizes, batch)]
-    order = np.argsort([*full, *partial], kind="stable")
-    return windows.transpose(*range(len(batch)), *(len(batch) + int(axis) for axis in order))
+    index = _window_index(array, starts, partial, sizes, batch)
+    order = [*full, *partial]
+    table = array.transpose(0, *(d + 1 for d in (*partial, *full)))
+    if all(sizes[d] == 1 for d in partial) and table.flags.c_contiguous:
+        found = _rows_at(table, index).reshape(*batch, *(sizes[d] for d in order))
+    else:
+        found = _windows(array, partial, full, sizes, writeable=False)[index]
+    back = np.argsort(order, kind="stable")
+    return found.transpose(*range(len(batch)), *(len(batch) + int(axis) for axis in back))
+
+
+def _rows_at(
+    table: np.ndarray, index: Sequence[np.ndarray], out: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of a contiguous table whose first dimensions are indexed, with all that is below."""
+    shape = table.shape[: len(index)]
+    numbers = index[0]
+    for column, size in zip(index[1:], shape[1:], strict=True):  # mixed radix
+        numbers = numbers * size + column
+    bits = np.dtype(f"u{table.itemsize}") if table.itemsize <= _LONGEST else table.dtype
+    row = table.shape[len(index) :]
+    rows = table.view(bits).reshape(-1, *([math.prod(row)] if math.prod(row) > 1 else []))
+    found = None
+    if out is not None:
+        found = out.view(bits).reshape(*numbers.shape, *rows.shape[1:], copy=False)
+    # indices are clamped already: with this mode numpy writes where it is told
+    return np.take(rows, numbers, axis=0, out=found, mode="clip").view(table.dtype)
 
 
 def _partial_and_full(array: np.ndarray, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -80,14 +106,8 @@ def _window_index(
     batch: tuple[int, ...],
 ) -> tuple[np.ndarray, ...]:
     """The index of each rank and of each clamped start, all of the batch's shape."""
-    clamped = (np.clip(starts[d], 0, array.shape[d + 1] - sizes[d]) for d in partial)
+    clamped = (np.minimum(np.maximum(starts[d], 0), array.shape[d + 1] - sizes[d]) for d in partial)
     return (counted(batch, 0), *clamped)
-
-
-def _starts(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Start indices, given as scalars or as one vector, one array [ranks] per dimension."""
-    columns = (array.reshape(len(array), -1) for array in operands)
-    return [as_int64(column) for array in columns for column in array.T]
 
 
 def counted(shape: tuple[int, ...], axis: int) -> np.ndarray:
@@ -96,31 +116,64 @@ def counted(shape: tuple[int, ...], axis: int) -> np.ndarray:
     return np.broadcast_to(column, shape)
 
 
-def _dynamic_slice(call: KernelCall, operands: Arrays) -> Arrays:
+class SliceAtStarts:
+    """A slice of the array of every rank, at starts that are data; it is clamped to fit.
+
+    Starts are scalars, one for each dimension, or one vector. All arrays stay where they are; what
+    they hold counts when the slice is read or written, which is one indexing of one view.
+    """
+
+    def __init__(
+        self, array: np.ndarray, starts: Arrays, sizes: Sequence[int], *, writeable: bool
+    ) -> None:
+        partial, full = _partial_and_full(array, sizes)
+        self._windows = _windows(array, partial, full, sizes, writeable=writeable)
+        columns = [column for one in starts for column in one.reshape(len(array), -1).T]
+        self._starts = [columns[d] for d in partial]
+        self._most = [array.shape[d + 1] - sizes[d] for d in partial]
+        self._clamped = [np.empty(len(array), np.int64) for _ in partial]
+        self._index = (np.arange(len(array)), *self._clamped)
+        self._to_windows = (0, *(d + 1 for d in (*full, *partial)))
+        self._from_windows = np.argsort(self._to_windows).tolist()
+
+    def _read_starts(self) -> None:
+        for start, most, clamped in zip(self._starts, self._most, self._clamped, strict=True):
+            np.maximum(as_int64(start), 0, out=clamped)
+            np.minimum(clamped, most, out=clamped)
+
+    def read(self, target: np.ndarray) -> None:
+        """Copy the slice, [ranks, *sizes], into an array."""
+        self._read_starts()
+        target[...] = self._windows[self._index].transpose(self._from_windows)
+
+    def write(self, update: np.ndarray) -> None:
+        """Overwrite the slice, [ranks, *sizes]."""
+        self._read_starts()
+        self._windows[self._index] = update.transpose(self._to_windows)
+
+
+def _dynamic_slice(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     array, sizes = operands[0], call.results[0].shape
-    if not call.results[0].elements:
-        return [np.empty((len(array), *sizes), array.dtype)]
-    return [windows_at(array, _starts(operands[1:]), sizes, array.shape[:1])]
+    result = np.empty((len(array), *sizes), array.dtype) if out is None else out
+    if result.size:
+        SliceAtStarts(array, operands[1:], sizes, writeable=False).read(result)
+    return [result]
 
 
-def _dynamic_update_slice(_: KernelCall, operands: Arrays) -> Arrays:
-    result = operands[0].copy()
+def _dynamic_update_slice(_: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    result = np.empty_like(operands[0], order="C") if out is None else out
+    result[...] = operands[0]
     update_slice(result, *operands[1:])
     return [result]
 
 
 def update_slice(array: np.ndarray, update: np.ndarray, *starts: np.ndarray) -> None:
     """Overwrite a slice of the array of every rank, clamped to fit."""
-    if not update.size:
-        return
-    sizes = update.shape[1:]
-    partial, full = _partial_and_full(array, sizes)
-    view = _windows(array, partial, full, sizes, writeable=True)
-    index = _window_index(array, _starts(starts), partial, sizes, array.shape[:1])
-    view[index] = update.transpose(0, *(d + 1 for d in (*full, *partial)))
+    if update.size:
+        SliceAtStarts(array, [*starts], update.shape[1:], writeable=True).write(update)
 
 
-def _gather(call: KernelCall, operands: Arrays) -> Arrays:
+def _gather(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     array, vector_dim = operands[0], call.integer("index_vector_dim")
     sizes = call.integers("slice_sizes")
     if not (array.size and call.results[0].elements and all(sizes)):
@@ -137,9 +190,18 @@ def _gather(call: KernelCall, operands: Arrays) -> Arrays:
         starts[dimension] = counted(batch, axis)
     dropped = (*call.integers("collapsed_slice_dims"), *batching)
     kept = [size for d, size in enumerate(sizes) if d not in dropped]
-    windows = windows_at(array, starts, sizes, batch).reshape(*batch, *kept)
     offsets = [d + 1 for d in call.integers("offset_dims")]
-    return [np.moveaxis(windows, range(len(batch), windows.ndim), offsets)]
+    own_axes = range(len(batch), len(batch) + len(kept))
+    if out is not None:
+        place = np.moveaxis(out, offsets, own_axes)
+        partial, _ = _partial_and_full(array, sizes)
+        are_rows = all(sizes[d] == 1 for d in partial) and partial == [*range(len(partial))]
+        if are_rows and place.flags.c_contiguous and array.flags.c_contiguous:
+            index = _window_index(array, starts, partial, sizes, batch)
+            _rows_at(array, index, out=place)
+            return [out]
+    windows = windows_at(array, starts, sizes, batch).reshape(*batch, *kept)
+    return [np.moveaxis(windows, own_axes, offsets)]
 
 
 def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
@@ -147,11 +209,11 @@ def batching_axes(dimensions: tuple[int, ...], vector_dim: int) -> list[int]:
     return [d + 1 - (d > vector_dim) for d in dimensions]
 
 
-def _pad(call: KernelCall, operands: Arrays) -> Arrays:
+def _pad(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     """Elements go to every (interior + 1)-th index from `low` on, as far as the result reaches."""
     array, value = operands
     shape = call.results[0].shape
-    result = np.empty((len(array), *shape), array.dtype)
+    result = np.empty((len(array), *shape), array.dtype) if out is None else out
     result[:] = value.reshape(-1, *([1] * len(shape)))
     targets, sources = [slice(None)], [slice(None)]
     numbers = (call.integers("low"), call.integers("interior"), array.shape[1:], shape)
@@ -165,20 +227,6 @@ def _pad(call: KernelCall, operands: Arrays) -> Arrays:
     if result[tuple(targets)].size:
         result[tuple(targets)] = array[tuple(sources)]
     return [result]
-
-
-def _reverse(call: KernelCall, operands: Arrays) -> Arrays:
-    return [np.flip(operands[0], tuple(d + 1 for d in call.integers("dimensions")))]
-
-
-INDEXING_KERNELS: Mapping[str, Kernel] = {
-    "dynamic-slice": _dynamic_slice,
-    "dynamic-update-slice": _dynamic_update_slice,
-    "gather": _gather,
-    "pad": _pad,
-    "reverse": _reverse,
-}
-"""Kernels that place windows or elements."""
 
 
 _ASSOCIATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "xor"})
@@ -195,22 +243,36 @@ class _ScatterLayout:
     update_full: list[int]
 
 
-def scatter(call: KernelCall, operands: Arrays) -> Arrays:
-    """The operands combined with updates; windows that do not fit are left out."""
+def scatter(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    """The operands combined with updates, the first perhaps in `out`.
+
+    Windows that do not fit are left out.
+    """
     count = len(operands) // 2
     arrays, updates = operands[:count], operands[count + 1 :]
     if not arrays[0].size or not updates[0].size:
         return [array.copy() for array in arrays]
     layout = _layout(call, arrays[0], updates[0])
     targets, fits = _targets(call, layout, arrays[0], operands[count], updates[0])
-    # Fresh tables [ranks and partial dimensions, full dimensions], which updates are written to.
+    # Tables [ranks and partial dimensions, full dimensions], which updates are written to.
     axes = (0, *layout.partial, *layout.full)
     row_size = math.prod(arrays[0].shape[axis] for axis in layout.full)
-    tables = [np.array(x.transpose(axes).reshape(-1, row_size), order="C") for x in arrays]
-    update_rows = [_update_rows(update, layout)[fits] for update in updates]
-    _combine(call.region(), tables, targets[fits], update_rows)
+    tables = []
+    for number, array in enumerate(arrays):
+        moved, place = array.transpose(axes), None if out is None else out.transpose(axes)
+        if number or place is None or not place.flags.c_contiguous:
+            place = np.empty(moved.shape, moved.dtype)
+        place[...] = moved
+        tables.append(place.reshape(-1, row_size))
+    update_rows = [_update_rows(update, layout) for update in updates]
+    if not fits.all():
+        targets, update_rows = targets[fits], [update[fits] for update in update_rows]
+    _combine(call.region(), tables, targets, update_rows)
     shape = [arrays[0].shape[axis] for axis in axes]
-    return [table.reshape(shape).transpose(np.argsort(axes)) for table in tables]
+    results = [table.reshape(shape).transpose(np.argsort(axes)) for table in tables]
+    if out is not None and np.may_share_memory(results[0], out):
+        results[0] = out
+    return results
 
 
 def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _ScatterLayout:
@@ -279,38 +341,56 @@ def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarr
 
 def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) -> None:
     """Combine update rows with their target rows, in order for each target."""
-    order = np.argsort(targets, kind="stable")
-    targets, updates = targets[order], [update[order] for update in updates]
-    if _is_associative(region):
-        targets, updates = _combined_pairwise(region, targets, updates)
-    # The first update of every target at once, then the second, and so on.
-    repetition = _repetitions(targets)
-    by_repetition = np.argsort(repetition, kind="stable")
-    ends = np.cumsum(np.bincount(repetition)).tolist()
-    for start, end in itertools.pairwise([0, *ends]):
-        chosen = by_repetition[start:end]
-        rows = targets[chosen]
-        arguments = [table[rows] for table in tables] + [update[chosen] for update in updates]
-        for table, combined in zip(tables, evaluate(region, arguments), strict=True):
-            table[rows] = combined
-
-
-def _repetitions(targets: np.ndarray) -> np.ndarray:
-    """How many equal targets stand before each, where equal ones are neighbours."""
-    positions = np.arange(len(targets))
+    order = stable_order(targets)
+    targets = targets[order]
     is_first = np.ones(len(targets), bool)
-    is_first[1:] = targets[1:] != targets[:-1]
-    return positions - np.maximum.accumulate(np.where(is_first, positions, 0))
+    np.not_equal(targets[1:], targets[:-1], out=is_first[1:])
+    firsts = np.flatnonzero(is_first)
+    counts = np.diff(firsts, append=len(targets))
+    if _is_associative(region):
+        is_alone = counts == 1
+        alone, others = firsts[is_alone], np.repeat(~is_alone, counts)
+        _combine_rows(region, tables, targets[alone], updates, order[alone])
+        rows = [update[order[others]] for update in updates]
+        targets, rows = _combined_pairwise(region, targets[others], rows)
+        _combine_rows(region, tables, targets, rows, np.arange(len(targets)))
+        return
+    # The first update of every target at once, then the second, and so on.
+    for number in range(int(counts.max(initial=0))):
+        chosen = firsts[counts > number] + number
+        _combine_rows(region, tables, targets[chosen], updates, order[chosen])
+
+
+_PART_ELEMENTS = 1 << 17
+"""Elements that are combined at once: temporaries stay in a core's cache."""
+
+
+def _combine_rows(
+    region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays, rows: np.ndarray
+) -> None:
+    """Combine rows of updates with target rows, all different."""
+    step = max(1, _PART_ELEMENTS // max(1, tables[0].shape[1]))
+    for start in range(0, len(targets), step):
+        own, other = targets[start : start + step], rows[start : start + step]
+        arguments = [table[own] for table in tables] + [update[other] for update in updates]
+        for table, combined in zip(tables, evaluate(region, arguments), strict=True):
+            table[own] = combined
 
 
 def _combined_pairwise(
     region: Region, targets: np.ndarray, updates: Arrays
 ) -> tuple[np.ndarray, Arrays]:
     """One row for each target, of rows whose equal targets are neighbours."""
-    while (targets[1:] == targets[:-1]).any():
-        kept = np.flatnonzero(_repetitions(targets) % 2 == 0)
-        following = np.append(targets[1:], -1)
-        has_partner = following[kept] == targets[kept]
+    while len(targets):
+        is_first = np.ones(len(targets), bool)
+        np.not_equal(targets[1:], targets[:-1], out=is_first[1:])
+        firsts = np.flatnonzero(is_first)
+        if len(firsts) == len(targets):
+            break
+        counts = np.diff(firsts, append=len(targets))
+        number = np.arange(len(targets)) - np.repeat(firsts, counts)  # of those of its target
+        kept = np.flatnonzero(number % 2 == 0)
+        has_partner = number[kept] + 1 < np.repeat(counts, (counts + 1) // 2)
         left = kept[has_partner]
         pairs = [update[left] for update in updates] + [update[left + 1] for update in updates]
         combined = evaluate(region, pairs)
@@ -332,3 +412,13 @@ def _is_associative(region: Region) -> bool:
         if sorted(step.operands) != [number, number + count]:
             return False
     return True
+
+
+INDEXING_KERNELS: Mapping[str, KernelInto] = {
+    "dynamic-slice": _dynamic_slice,
+    "dynamic-update-slice": _dynamic_update_slice,
+    "gather": _gather,
+    "pad": _pad,
+    "scatter": scatter,
+}
+"""Kernels that place windows or elements."""

@@ -1,12 +1,12 @@
-"""NaNs, the total order of floats, the types that opcodes compute in, and `convert`.
+"""NaNs, the total order of floats, and the types that numbers are computed in.
 
 The NaN of a result is the operand's where bits are only moved, else the canonical one: which NaN
 arithmetic keeps depends on numpy's loops, not on the program.
 """
 
-import numpy as np
+import functools
 
-from ncc_runtime.neff.shared.dtypes import DType
+import numpy as np
 
 MAY_KEEP_BITS = frozenset(
     {
@@ -39,6 +39,12 @@ def quiet_nans(array: np.ndarray) -> np.ndarray:
     return np.where(is_nan, raw | highest, raw).view(array.dtype)
 
 
+@functools.cache  # numpy makes the names of its types anew each time
+def may_be_nan(dtype: np.dtype) -> bool:
+    """Whether it is a type of floats or of complex numbers."""
+    return dtype.kind in "fc" or "float" in dtype.name
+
+
 def has_nan(array: np.ndarray) -> bool:
     """Whether float32 or float64 that are not empty have a NaN, which is greater than all."""
     with np.errstate(invalid="ignore"):
@@ -47,18 +53,33 @@ def has_nan(array: np.ndarray) -> bool:
 
 def canonical_nans(array: np.ndarray) -> np.ndarray:
     """The array with every NaN the positive quiet one, so that no bit depends on the batch."""
-    if array.dtype.kind not in "fc" and "float" not in array.dtype.name:
+    if not may_be_nan(array.dtype):
         return array
     if array.dtype.kind == "c":  # each part by itself: the other one may be a number
         parts = np.ascontiguousarray(array).view(array.real.dtype)
         return canonical_nans(parts).view(array.dtype).reshape(array.shape)
-    if array.dtype in _HOST_FLOATS and array.size and not has_nan(array):
+    if array.dtype in HOST_FLOATS and array.size and not has_nan(array):
         return array
-    with np.errstate(invalid="ignore"):  # one 8-bit type raises it for its NaNs
+    if array.dtype.itemsize == 1:
+        is_nan = _nans_of_a_byte(array.dtype)[array.view(np.uint8)]
+    elif array.dtype.itemsize == 2:
+        infinity = np.array(np.inf, array.dtype).view(np.uint16)
+        is_nan = (array.view(np.uint16) & np.uint16(0x7FFF)) > infinity
+    else:
         is_nan = np.isnan(array)
     if not is_nan.any():
         return array
     return np.where(is_nan, np.array(np.nan, array.dtype), array)
+
+
+HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+@functools.cache
+def _nans_of_a_byte(dtype: np.dtype) -> np.ndarray:
+    """Which of the 256 elements of a type of one byte are NaNs."""
+    with np.errstate(invalid="ignore"):  # one type raises it for its NaNs
+        return np.isnan(np.arange(256, dtype=np.uint8).view(dtype))
 
 
 _FEW_BITS = ("float4_", "float6_")
@@ -74,67 +95,26 @@ def total_order(array: np.ndarray) -> np.ndarray:
     if array.dtype.name.endswith(("fnuz", "fnu")) or array.dtype.name.startswith(_FEW_BITS):
         array = array.astype(np.float32)
     raw = np.ascontiguousarray(array).view(np.dtype(f"i{array.dtype.itemsize}"))
-    return np.where(raw < 0, raw ^ np.iinfo(raw.dtype).max, raw)
+    order = raw >> (8 * raw.dtype.itemsize - 1)  # all ones where the sign is set
+    order &= np.iinfo(raw.dtype).max
+    order ^= raw
+    return order
 
 
-_NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
+NARROW_INTEGERS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
 
 
+@functools.cache
 def is_narrow_float(dtype: np.dtype) -> bool:
     """Whether it is a float that is computed in float32."""
     return dtype == np.float16 or (dtype.isbuiltin != 1 and "float" in dtype.name)
 
 
-def widened(array: np.ndarray) -> np.ndarray:
-    """The array in the type it is computed in: float32 for narrow floats, 8 bits for fewer."""
-    if is_narrow_float(array.dtype):
-        return array.astype(np.float32)
-    if array.dtype.name in _NARROW_INTEGERS:
-        return array.astype(np.uint8 if array.dtype.name[0] == "u" else np.int8)
-    return array
-
-
-def convert(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """To another dtype: pred is "not zero", float to integer saturates, NaN becomes 0.
-
-    To a float, a NaN keeps its sign and as much of its payload as the type has bits for.
-    """
-    target = dtype.numpy
-    if array.dtype == target:
-        return array
-    if dtype is DType.PRED:
-        return widened(array) != 0
-    source = widened(array)
-    if source.dtype.kind == "c" and target.kind != "c":
-        source = source.real
-    if source.dtype.kind == "f" and dtype.is_integer:
-        return _saturated(source, dtype)
-    return _rounded(source, array.dtype, target)
-
-
-def _rounded(wide: np.ndarray, source: np.dtype, target: np.dtype) -> np.ndarray:
-    """To a float or complex type; float16 has quiet NaNs only, and of float64 their sign."""
-    if target == np.float16 and wide.dtype.kind == "f":
-        if wide.dtype == np.float64:
-            wide = np.where(np.isnan(wide), np.copysign(np.nan, wide), wide)
-        return quiet_nans(wide).astype(target)
-    result = wide.astype(target)
-    return quiet_nans(result) if source == np.float16 and target in _HOST_FLOATS else result
-
-
-_HOST_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-
-
-def _saturated(array: np.ndarray, dtype: DType) -> np.ndarray:
-    bits = dtype.bits
-    low = -(2 ** (bits - 1)) if dtype.is_signed else 0
-    high = 2 ** (bits - 1) - 1 if dtype.is_signed else 2**bits - 1
-    wide = array.astype(np.float64)
-    carrier = np.dtype(np.uint64) if bits == 64 and not dtype.is_signed else np.dtype(np.int64)
-    # The first float above the range: of 64 bits float(high) is rounded up to it already.
-    above = float(high) + (0.0 if bits == 64 else 1.0)
-    inside = (wide > float(low) - 1) & (wide < above)
-    result = np.where(inside, np.trunc(wide), 0).astype(carrier)
-    result = np.where(wide >= above, carrier.type(high), result)
-    result = np.where(wide <= float(low), carrier.type(low), result)
-    return np.where(np.isnan(wide), carrier.type(0), result).astype(dtype.numpy)
+@functools.cache
+def wide_type(dtype: np.dtype) -> np.dtype:
+    """What it is computed in: float32 for narrow floats, 8 bits for fewer, else itself."""
+    if is_narrow_float(dtype):
+        return np.dtype(np.float32)
+    if dtype.name in NARROW_INTEGERS:
+        return np.dtype(np.uint8 if dtype.name[0] == "u" else np.int8)
+    return dtype

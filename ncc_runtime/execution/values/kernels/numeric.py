@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ncc_runtime.execution.values.kernels.numbers import widened
+from ncc_runtime.execution.values.kernels.conversions import widened
 from ncc_runtime.execution.values.kernels.work import Arrays, Kernel, KernelCall
 
 _TRANSFORMS: Mapping[str, Callable[..., np.ndarray]] = {

@@ -126,6 +126,39 @@ def _value_numbers(region: Region, side: int, known: dict[object, int]) -> list[
     return numbers
 
 
+_INDEX_BITS = 32
+
+
+def _packed(keys: np.ndarray) -> np.ndarray | None:
+    """Whole numbers in the order of keys, and then of the places along the last axis, their end.
+
+    They are unique, so any sort of them is stable, also the quickest. None for keys too wide.
+    """
+    if keys.dtype.itemsize == 8 and keys.dtype.kind == "i" and keys.size:
+        limits = np.iinfo(np.int32)
+        if keys.min() >= limits.min and keys.max() <= limits.max:
+            keys = keys.astype(np.int32)
+    if keys.dtype.itemsize > 4 or keys.shape[-1] >> _INDEX_BITS:
+        return None
+    wide = keys.astype(np.uint64 if keys.dtype.kind == "u" else np.int64)
+    wide <<= _INDEX_BITS
+    wide |= np.arange(keys.shape[-1]).astype(wide.dtype)
+    return wide
+
+
+def _places(packed: np.ndarray) -> np.ndarray:
+    return (packed & packed.dtype.type((1 << _INDEX_BITS) - 1)).astype(np.int64, copy=False)
+
+
+def stable_order(keys: np.ndarray) -> np.ndarray:
+    """The stable ascending order of whole numbers along the last axis."""
+    packed = _packed(keys) if keys.dtype.itemsize > 2 else None  # numpy counts short ones
+    if packed is None:
+        return np.argsort(keys, axis=-1, kind="stable")
+    packed.sort(axis=-1)
+    return _places(packed)
+
+
 def _sort(call: KernelCall, operands: Arrays) -> Arrays:
     axis = call.integer("dimension") + 1
     arrays = [np.moveaxis(array, axis, -1) for array in operands]
@@ -155,7 +188,7 @@ def _order_by_keys(region: Region, arrays: Arrays) -> np.ndarray | None:
         column = total_order(values)
         columns.append(~column if key.largest_first else column)
     if len(columns) == 1:
-        return np.argsort(columns[0], axis=-1, kind="stable")
+        return stable_order(columns[0])
     return np.lexsort(columns[::-1], axis=-1)  # the last key is the first to lexsort
 
 
@@ -208,7 +241,12 @@ def _topk(call: KernelCall, operands: Arrays) -> Arrays:
     count, key = call.integer("k"), total_order(operands[0])
     if call.attributes["largest"]:
         key = ~key
-    order = np.argsort(key, axis=-1, kind="stable")[..., :count]
+    packed = _packed(key)
+    if packed is None or count == packed.shape[-1]:
+        order = stable_order(key)[..., :count]
+    else:
+        packed.partition(count, axis=-1)
+        order = _places(np.sort(packed[..., :count], axis=-1))
     values = np.take_along_axis(operands[0], order, axis=-1)
     return [values, order.astype(call.results[1].dtype.numpy)]
 

@@ -5,13 +5,16 @@ and its bits do not depend on how many ranks there are. Narrow floats are summed
 rounded once.
 """
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values.kernels.conversions import narrowed, widened
+from ncc_runtime.execution.values.kernels.numbers import wide_type
 from ncc_runtime.execution.values.kernels.windows import element_under, spread
-from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
+from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, ThreadMemory
 from ncc_runtime.neff.program import AttributeValue
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labels, read_window
@@ -19,40 +22,103 @@ from ncc_runtime.neff.shared.windows import ConvolutionLabels, Window, read_labe
 PATCH_ELEMENTS = 1 << 19
 """Elements of one rank that a convolution may lay out at once; or as many as its result has."""
 
-_EXACT_BITS = 53  # of a float64
+_EXACT_BITS = {np.float32: 24, np.float64: 53}
+"""Bits of a whole number that a float holds, whatever they are."""
+
+
+_WIDENED = ThreadMemory(), ThreadMemory()
+"""For the operands of a product of one rank, in the type that it is summed in."""
+
+_SUMS = ThreadMemory()
+"""For the product of one rank before it is rounded."""
 
 
 def dot(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     """[ranks, batch…, free dimensions of the left operand…, of the right one…], perhaps in `out`.
 
-    `out` is [ranks, *shape] with each rank's elements row by row.
+    `out` is [ranks, *shape] with each rank's elements row by row. Operands of other types than they
+    are summed in are converted rank by rank.
     """
-    left_batch, right_batch = call.integers("lhs_batch"), call.integers("rhs_batch")
-    left_sum, right_sum = call.integers("lhs_contracting"), call.integers("rhs_contracting")
-    depth = math.prod(_sizes(operands[0], left_sum))
-    left, right = _summands(call, operands, depth)
-    left_matrices = _matrices(left, left_batch, left_sum, is_left=True)
-    right_matrices = _matrices(right, right_batch, right_sum, is_left=False)
-    place = None
-    if out is not None and out.dtype == left.dtype == call.results[0].dtype.numpy:
-        rows, columns = left_matrices.shape[2], right_matrices.shape[3]
-        place = out.reshape(*left_matrices.shape[:2], rows, columns, copy=False)
-    product = _product(left_matrices, right_matrices, place)
-    if place is not None:
-        assert out is not None
-        return [out]
-    return [_rounded(call, product.reshape(len(call.ranks), *call.results[0].shape))]
+    depth = math.prod(_sizes(operands[0], call.integers("lhs_contracting")))
+    dtype, kind = _summing_dtype(call.results[0].dtype, operands, depth), call.results[0].dtype
+    result = out
+    if result is None or result.dtype != kind.numpy:
+        result = np.empty((len(call.ranks), *call.results[0].shape), kind.numpy)
+    if all(array.dtype == dtype for array in operands):
+        left, right = matrices_of(call, operands)
+        shape = (*left.shape[:-1], right.shape[-1])
+        if result.dtype == dtype:
+            _product(left, right, result.reshape(shape, copy=False))
+        else:
+            result[...] = _rounded(_product(left, right), kind).reshape(result.shape)
+        return [result]
+    given: list[np.ndarray] = [*operands]
+    for rank in range(len(call.ranks)):
+        for side, array in enumerate(operands):
+            if not rank or array.strides[0]:  # else it is one for all ranks
+                given[side] = _summand(array[rank : rank + 1], dtype, _WIDENED[side])
+        left, right = matrices_of(call, given)
+        shape = (*left.shape[:-1], right.shape[-1])
+        place = result[rank : rank + 1]
+        if result.dtype == dtype:
+            _product(left, right, place.reshape(shape, copy=False))
+        else:
+            sums = _product(left, right, _SUMS.array(shape, dtype))
+            place[...] = _rounded(sums, kind).reshape(place.shape)
+    return [result]
+
+
+def _summand(array: np.ndarray, dtype: np.dtype, memory: ThreadMemory) -> np.ndarray:
+    """The array in another type, laid out as it is, as a product reads it; perhaps in `memory`."""
+    if array.dtype == dtype:
+        return array
+    out = memory.array(array.shape, dtype) if array.flags.c_contiguous else None
+    if wide_type(array.dtype) == dtype:
+        return widened(array, out=out)
+    if out is None:
+        return array.astype(dtype)
+    np.copyto(out, array, casting="unsafe")
+    return out
+
+
+def matrices_of(call: KernelCall, operands: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Both operands of a dot as [ranks, *batches, rows, columns], views where that is possible."""
+    left, right = operands
+    return (
+        _matrices(left, call.integers("lhs_batch"), call.integers("lhs_contracting"), is_left=True),
+        _matrices(
+            right, call.integers("rhs_batch"), call.integers("rhs_contracting"), is_left=False
+        ),
+    )
 
 
 def _matrices(
     array: np.ndarray, batch: tuple[int, ...], summed: tuple[int, ...], *, is_left: bool
 ) -> np.ndarray:
-    """An operand as [ranks, batches, rows, columns], where the summed index is the inner one."""
-    free = _other_axes(array.ndim - 1, batch + summed)
+    """An operand as [ranks, *batches, rows, columns], where the summed index is the inner one.
+
+    It is a view where BLAS can read that; one array for all ranks is laid out once.
+    """
+    if len(array) > 1 and not array.strides[0]:
+        one = _matrices(array[:1], batch, summed, is_left=is_left)
+        return np.broadcast_to(one, (len(array), *one.shape[1:]))
+    axes, shape = _matrix_axes(array.shape, batch, summed, is_left)
+    found = array.transpose(axes).reshape(shape)
+    is_readable = array.itemsize in found.strides[-2:] or 1 in found.shape[-2:]
+    return found if is_readable else np.ascontiguousarray(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def _matrix_axes(
+    shape: tuple[int, ...], batch: tuple[int, ...], summed: tuple[int, ...], is_left: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of [ranks, …] in the order of a stack of matrices, and the shape of that."""
+    ranks, *sizes = shape
+    free = _other_axes(len(sizes), batch + summed)
     first, second = (free, summed) if is_left else (summed, free)
-    moved = array.transpose(0, *(axis + 1 for axis in (*batch, *first, *second)))
-    sizes = (math.prod(_sizes(array, axes)) for axes in (batch, first, second))
-    return moved.reshape(len(array), *sizes)
+    rows, columns = (math.prod(sizes[axis] for axis in axes) for axes in (first, second))
+    axes = (0, *(axis + 1 for axis in (*batch, *first, *second)))
+    return axes, (ranks, *(sizes[axis] for axis in batch), rows, columns)
 
 
 def is_laid_out_alike(
@@ -130,7 +196,7 @@ def ragged_dot(call: KernelCall, operands: Arrays) -> Arrays:
         else:
             product = _product(left_rows, wide_right[rank, group, batch])
             result[at][in_group] += product.reshape(-1, rest, columns)
-    return [_rounded(call, result.reshape(ranks, *call.results[0].shape))]
+    return [_rounded(result.reshape(ranks, *call.results[0].shape), call.results[0].dtype)]
 
 
 def _other_axes(rank: int, taken: tuple[int, ...]) -> tuple[int, ...]:
@@ -144,11 +210,15 @@ def _sizes(array: np.ndarray, axes: tuple[int, ...]) -> list[int]:
 def _summands(call: KernelCall, operands: Arrays, count: int) -> Arrays:
     """The operands in the dtype that `count` of their products are summed in."""
     dtype = _summing_dtype(call.results[0].dtype, operands, count)
-    return [array.astype(dtype, copy=False) for array in operands]
+    return [_converted(array, dtype) for array in operands]
+
+
+def _converted(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return widened(array) if wide_type(array.dtype) == dtype else array.astype(dtype, copy=False)
 
 
 def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
-    """Floats take BLAS; so do integers whose every sum a float64 holds exactly."""
+    """Floats take BLAS; so do integers whose every sum a float holds exactly."""
     names = {array.dtype.name for array in operands} | {result.numpy.name}
     if result.is_complex:
         return np.dtype(np.complex128 if "complex128" in names else np.complex64)
@@ -156,9 +226,16 @@ def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
         return np.dtype(np.float64 if "float64" in names else np.float32)
     if result is DType.PRED:
         return np.dtype(np.float32)
-    if sum(8 * array.dtype.itemsize for array in operands) + count.bit_length() <= _EXACT_BITS:
-        return np.dtype(np.float64)
+    bits = sum(_magnitude_bits(array.dtype) for array in operands) + count.bit_length()
+    for dtype, exact in _EXACT_BITS.items():
+        if bits <= exact:
+            return np.dtype(dtype)
     return result.numpy if result.numpy.isbuiltin == 1 else np.dtype(np.int64)
+
+
+def _magnitude_bits(dtype: np.dtype) -> int:
+    """Bits of the largest magnitude, less what -2^k has beyond 2^k - 1."""
+    return 8 * dtype.itemsize - (dtype.kind == "i")
 
 
 def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -166,34 +243,55 @@ def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None)
         return np.matmul(left, right, out=out)
 
 
-def _rounded(call: KernelCall, sums: np.ndarray) -> np.ndarray:
-    dtype = call.results[0].dtype
+def _rounded(sums: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is DType.PRED:
         return sums != 0
     with np.errstate(all="ignore"):
         if dtype.is_integer and sums.dtype.kind == "f":  # exact; int64 wraps to narrower types
             sums = sums.astype(np.int64)
+        if wide_type(dtype.numpy) == sums.dtype:
+            return narrowed(sums, dtype.numpy)
         return sums.astype(dtype.numpy, copy=False)
 
 
-def convolution(call: KernelCall, operands: Arrays) -> Arrays:
-    """im2col: the elements under each element of the kernel side by side, times the kernel."""
+_PATCHES, _OTHER_SUMS = ThreadMemory(), ThreadMemory()
+"""For what one rank's convolution lays out at once, and the products of some taps."""
+
+
+def convolution(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
+    """im2col: the elements under each element of the kernel side by side, times the kernel.
+
+    Rank by rank: what is laid out is larger than the operands. Perhaps in `out`, [ranks, *shape].
+    """
     window = read_window(str(call.attributes["window"]))
     labels = read_labels(str(call.attributes["dim_labels"]))
     input_features, _, *spatial = labels.kernel_dimensions
     depth = math.prod(_sizes(operands[1], (input_features, *spatial)))
-    source, kernel = _summands(call, operands, depth)
+    dtype, kind = _summing_dtype(call.results[0].dtype, operands, depth), call.results[0].dtype
     groups = max(call.integer("feature_groups"), call.integer("batch_groups"))
-    source = _grouped_source(call, source, labels, groups)
-    source = spread(source, window, source.dtype.type(0), first=3)
-    taps = _grouped_kernel(kernel, labels, window, groups)
-    total = _sum_over_taps(source, taps, window)  # [ranks, groups, batch, spatial…, features]
-    rank = total.ndim
-    merged = total.transpose(0, 2, 1, rank - 1, *range(3, rank - 1))
-    features = merged.shape[2] * merged.shape[3]
-    merged = merged.reshape(*merged.shape[:2], features, *merged.shape[4:])
-    order = np.argsort(labels.result_dimensions, kind="stable")
-    return [_rounded(call, merged.transpose(0, *(int(axis) + 1 for axis in order)))]
+    result = out
+    if result is None or result.dtype != kind.numpy:
+        result = np.empty((len(call.ranks), *call.results[0].shape), kind.numpy)
+    # the result as [ranks, groups, batch, spatial…, features]
+    places = result.transpose(0, *(axis + 1 for axis in labels.result_dimensions))
+    batch, features, *positions = places.shape[1:]
+    places = places.reshape(-1, batch, groups, features // groups, *positions, copy=False)
+    places = places.transpose(0, 2, 1, *range(4, places.ndim), 3)
+    for rank in range(len(call.ranks)):
+        source, kernel = (
+            _summand(array[rank : rank + 1], dtype, memory)
+            for array, memory in zip(operands, _WIDENED, strict=True)
+        )
+        source = _grouped_source(call, source, labels, groups)
+        source = np.ascontiguousarray(spread(source, window, dtype.type(0), first=3))
+        taps = _grouped_kernel(kernel, labels, window, groups)
+        place = places[rank : rank + 1]
+        if place.flags.c_contiguous and place.dtype == dtype:
+            _sum_over_taps(source, taps, window, place)
+        else:
+            sums = _sum_over_taps(source, taps, window, _SUMS.array(place.shape, dtype))
+            place[...] = _rounded(sums, kind)
+    return [result]
 
 
 def _grouped_source(
@@ -220,24 +318,47 @@ def _grouped_kernel(
     return np.moveaxis(split, 3, 1)
 
 
-def _sum_over_taps(source: np.ndarray, taps: np.ndarray, window: Window) -> np.ndarray:
-    """Products for as many taps at once as fit, whatever the number of ranks."""
+def _sum_over_taps(
+    source: np.ndarray, taps: np.ndarray, window: Window, total: np.ndarray
+) -> np.ndarray:
+    """Products for as many taps at once as fit, written to `total`."""
     offsets = list(np.ndindex(*(dimension.size for dimension in window.dimensions)))
-    shape = element_under(source, window, offsets[0], first=3).shape
-    room = max(PATCH_ELEMENTS, math.prod(shape[1:-1]) * taps.shape[-1])
-    step = max(1, room // max(1, math.prod(shape[1:])))
-    total: np.ndarray | None = None
+    *shape, depth = element_under(source, window, offsets[0], first=3).shape
+    rows = math.prod(shape[2:])
+    sums = total.reshape(*shape[:2], rows, -1, copy=False)
+    room = max(PATCH_ELEMENTS, sums.size)
+    step = max(1, room // max(1, math.prod(shape[1:]) * depth))
     for start in range(0, len(offsets), step):
         chosen = offsets[start : start + step]
-        patches = np.empty((*shape[:-1], len(chosen), shape[-1]), source.dtype)
-        for tap, offset in enumerate(chosen):
-            patches[..., tap, :] = element_under(source, window, offset, first=3)
-        rows, depth = math.prod(shape[2:-1]), len(chosen) * shape[-1]
-        part = _product(
-            patches.reshape(*shape[:2], rows, depth),
-            taps[:, :, start : start + step].reshape(*shape[:2], depth, taps.shape[-1]),
-        )
-        with np.errstate(all="ignore"):
-            total = part if total is None else total + part
-    assert total is not None, "a kernel has an element"
-    return total.reshape(*shape[:-1], taps.shape[-1])
+        patches = _patches(source, window, chosen).reshape(*shape[:2], rows, len(chosen) * depth)
+        kernel = taps[:, :, start : start + step].reshape(*shape[:2], -1, sums.shape[-1])
+        if not start:
+            _product(patches, kernel, sums)
+        else:
+            part = _product(patches, kernel, _OTHER_SUMS.array(sums.shape, sums.dtype))
+            with np.errstate(all="ignore"):
+                np.add(sums, part, out=sums)
+    return total
+
+
+def _patches(source: np.ndarray, window: Window, offsets: Sequence[tuple[int, ...]]) -> np.ndarray:
+    """[…, positions…, taps, features]: what lies under some elements of the kernel."""
+    first = element_under(source, window, offsets[0], first=3)
+    if len(offsets) == 1 and first.flags.c_contiguous:
+        return first
+    *shape, features = first.shape
+    patches = _PATCHES.array((*shape, len(offsets), features), source.dtype)
+    # taps that follow each other in the kernel's last dimension lie side by side in the source, too
+    is_dense = bool(window.dimensions) and window.dimensions[-1].window_dilation == 1
+    tap = 0
+    while tap < len(offsets):
+        count = 1
+        while is_dense and tap + count < len(offsets) and offsets[tap + count][-1]:
+            count += 1
+        part = element_under(source, window, offsets[tap], first=3)
+        if part.size:
+            runs = (*shape, count * features)
+            part = np.lib.stride_tricks.as_strided(part, runs, part.strides)
+            patches[..., tap : tap + count, :].reshape(runs, copy=False)[...] = part
+        tap += count
+    return patches

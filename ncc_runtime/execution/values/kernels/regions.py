@@ -1,6 +1,4 @@
-"""Regions: scalar computations applied to whole arrays, and folds of dimensions with them."""
-
-import math
+"""Regions: scalar computations applied to whole arrays."""
 
 import numpy as np
 
@@ -9,8 +7,6 @@ from ncc_runtime.execution.values.kernels.numbers import MAY_KEEP_BITS, canonica
 from ncc_runtime.neff.program import CONSTANT, Region
 from ncc_runtime.neff.shared.dtypes import scalar
 
-_SUMS = {"add": np.add, "multiply": np.multiply}
-
 
 def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     """The region's results, elementwise over arguments of one shape.
@@ -18,12 +14,7 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     Values that are only moved keep their bits; of those computed, a NaN that is a
     result, or whose bits are observed, becomes the canonical one.
     """
-    values = list(arguments)
-    # Values whose bits are results, are moved on, or tell one NaN from another.
-    observed = set(region.results)
-    for step in region.body:
-        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
-            observed.update(step.operands)
+    values, observed = list(arguments), observed_in(region)
     shape = arguments[0].shape if arguments else ()
     for step in region.body:
         if step.opcode == CONSTANT:
@@ -38,33 +29,13 @@ def evaluate(region: Region, arguments: list[np.ndarray]) -> list[np.ndarray]:
     return [values[number] for number in region.results]
 
 
-def fold(
-    region: Region, arrays: list[np.ndarray], initial: list[np.ndarray], dimensions: tuple[int, ...]
-) -> list[np.ndarray]:
-    """Fold dimensions (counted without the leading ranks) of arrays of one shape.
-
-    Neighbours are combined pairwise, in order, until one is left; then the initial values from the
-    left. Float32 and float64 sums use numpy's pairwise sum over a contiguous axis.
-    """
-    # Each array as [ranks, kept…, folded], contiguous; `dimensions` do not count the ranks.
-    kept = [axis for axis in range(arrays[0].ndim) if axis - 1 not in dimensions]
-    folded = [dimension + 1 for dimension in sorted(dimensions)]
-    shape = tuple(arrays[0].shape[axis] for axis in kept)
-    size = math.prod(arrays[0].shape[axis] for axis in folded)
-    rows = [
-        np.ascontiguousarray(array.transpose(*kept, *folded).reshape(*shape, size))
-        for array in arrays
-    ]
-    trailing = [1] * (len(shape) - 1)
-    start = [np.broadcast_to(value.reshape(-1, *trailing), shape) for value in initial]
-    if not size:
-        return start
-    opcode = single_opcode(region)
-    if opcode in _SUMS and rows[0].dtype in (np.float32, np.float64):
-        results = [_SUMS[opcode].reduce(rows[0], axis=-1)]
-    else:
-        results = _fold_pairwise(region, rows)
-    return evaluate(region, [*start, *results])
+def observed_in(region: Region) -> set[int]:
+    """Values whose bits are results, are moved on, or tell one NaN from another."""
+    observed = set(region.results)
+    for step in region.body:
+        if step.opcode in MAY_KEEP_BITS or step.attributes.get("type") == "TOTALORDER":
+            observed.update(step.operands)
+    return observed
 
 
 def single_opcode(region: Region) -> str:
@@ -74,18 +45,3 @@ def single_opcode(region: Region) -> str:
         if sorted(step.operands) == [0, 1]:
             return step.opcode
     return ""
-
-
-def _fold_pairwise(region: Region, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """Fold the last axis: neighbours are combined, and an odd last one is kept, in each round."""
-    while (size := arrays[0].shape[-1]) > 1:
-        even = size - size % 2
-        pairs = evaluate(
-            region,
-            [array[..., 0:even:2] for array in arrays] + [array[..., 1:even:2] for array in arrays],
-        )
-        arrays = [
-            np.concatenate((pair, array[..., even:]), axis=-1)
-            for pair, array in zip(pairs, arrays, strict=True)
-        ]
-    return [array[..., 0] for array in arrays]

@@ -4,12 +4,14 @@ As in XLA, padding and holes under the window are passed over. An associative fo
 dimension after another, and folds of 1, 2, 4, … neighbours from each other: log(size) operations.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values.kernels.conversions import narrowed, widened
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
-from ncc_runtime.execution.values.kernels.numbers import canonical_nans, widened
+from ncc_runtime.execution.values.kernels.numbers import canonical_nans, total_order
 from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall
 from ncc_runtime.neff.program import Region
@@ -72,7 +74,7 @@ def reduce_window(call: KernelCall, operands: Arrays) -> Arrays:
     with np.errstate(all="ignore"):
         if neutral is None:
             return _fold_in_order(call.region(), arrays, initial, window)
-        return [_fold_by_doubling(arrays[0], initial[0], window, opcode, neutral)]
+        return [_fold_in_parts(arrays[0], initial[0], window, opcode, neutral)]
 
 
 def _lowest(dtype: np.dtype) -> np.generic:
@@ -115,16 +117,63 @@ Sums and products of floats are grouped too: pairs of halves have smaller errors
 """
 
 
+_PART_ELEMENTS = 1 << 17
+"""Elements that are folded at once: temporaries stay in a core's cache."""
+
+_ALONE = WindowDimension(size=1)
+
+
+def _fold_in_parts(
+    array: np.ndarray, initial: np.ndarray, window: Window, opcode: str, neutral: np.generic
+) -> np.ndarray:
+    """The fold by one operation, of some rows at a time where first dimensions are left alone."""
+    rank = len(window.dimensions)
+    alone = next((k for k, one in enumerate(window.dimensions) if one != _ALONE), rank)
+    rows = array.reshape(math.prod(array.shape[: alone + 1]), *array.shape[alone + 1 :])
+    start = np.repeat(initial, len(rows) // len(array))
+    rest = Window(window.dimensions[alone:])
+    step = max(1, _PART_ELEMENTS // max(1, math.prod(rows.shape[1:])))
+    folded = [
+        _fold_by_doubling(rows[k : k + step], start[k : k + step], rest, opcode, neutral)
+        for k in range(0, max(1, len(rows)), step)
+    ]
+    result = folded[0] if len(folded) == 1 else np.concatenate(folded)
+    return result.reshape(*array.shape[: alone + 1], *result.shape[1:])
+
+
 def _fold_by_doubling(
     array: np.ndarray, initial: np.ndarray, window: Window, opcode: str, neutral: np.generic
 ) -> np.ndarray:
     """The fold by one operation, one dimension after another; narrow floats are rounded once."""
-    combine, folded = FUNCTIONS[opcode], widened(array)
+    combine, folded, start = FUNCTIONS[opcode], widened(array), widened(initial)
+    is_float_extreme = opcode in _EXTREMES and folded.dtype.kind == "f"
+    if is_float_extreme:
+        combine, wide = _EXTREMES[opcode], folded.dtype
+        folded, start = (_ordered(one, opcode) for one in (folded, start))
+        limits = np.iinfo(folded.dtype)
+        neutral = folded.dtype.type(limits.min if opcode == "maximum" else limits.max)
     for axis, dimension in enumerate(window.dimensions, start=1):
         folded = spread(folded, Window((dimension,)), neutral, axis)
         folded = _fold_along(folded, dimension, axis, combine)
-    start = widened(initial).reshape(-1, *([1] * (folded.ndim - 1)))
-    return canonical_nans(np.asarray(combine(start, folded)).astype(array.dtype, copy=False))
+    result = np.asarray(combine(start.reshape(-1, *([1] * (folded.ndim - 1))), folded))
+    if is_float_extreme:
+        result = total_order(result.view(wide)).view(wide)  # which is its own inverse
+    return canonical_nans(narrowed(result, array.dtype))
+
+
+_EXTREMES: Mapping[str, Callable[..., np.ndarray]] = {
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
+
+
+def _ordered(array: np.ndarray, opcode: str) -> np.ndarray:
+    """Floats as whole numbers in their total order, where a NaN is chosen before all others."""
+    is_nan = np.isnan(array)
+    if is_nan.any():
+        nan = array.dtype.type(np.nan)
+        array = np.where(is_nan, nan if opcode == "maximum" else np.copysign(nan, -1), array)
+    return total_order(array)
 
 
 def _fold_along(

@@ -21,7 +21,7 @@ from ncc_runtime.report.run import SCHEMA
 
 
 @attrs.frozen
-class SweepRow:
+class BenchRow:
     """One row of a bench."""
 
     case: Case
@@ -52,9 +52,9 @@ class SweepRow:
         return None if self.measured_us is None else self.time_us / self.measured_us
 
 
-def row_of(case: Case, executable: Executable) -> SweepRow:
+def row_of(case: Case, executable: Executable) -> BenchRow:
     """The row of a case, whose program is placed and filled: by what, and its time."""
-    return SweepRow(case, executable.lowered[0].name, collective_ps(executable) / 1e6)
+    return BenchRow(case, executable.lowered[0].name, collective_ps(executable) / 1e6)
 
 
 STATISTICS: Mapping[str, Callable[[Sequence[float]], float]] = {
@@ -73,9 +73,9 @@ class Column:
 
     name: str
     width: int  # in the table, whose rows are printed before the next ones are known
-    value: Callable[[SweepRow], int | float | str | None]
+    value: Callable[[BenchRow], int | float | str | None]
 
-    def cell(self, row: SweepRow) -> str:
+    def cell(self, row: BenchRow) -> str:
         value = self.value(row)
         if value is None:
             return "-".rjust(self.width)
@@ -140,7 +140,7 @@ class Layout:
     def head(self) -> str:
         return "  ".join(column.name.rjust(column.width) for column in self.columns)
 
-    def line(self, row: SweepRow) -> str:
+    def line(self, row: BenchRow) -> str:
         return "  ".join(column.cell(row) for column in self.columns)
 
 
@@ -154,7 +154,7 @@ class Comparison:
     median_ratio: float  # predicted over measured
     median_error: float  # |predicted - measured| / measured
     worst_error: float
-    worst: SweepRow
+    worst: BenchRow
     left_out: int  # measured rows of other sizes, operators, types or machines
 
     def as_text(self) -> str:
@@ -181,7 +181,7 @@ class Comparison:
         }
 
 
-def comparisons(rows: Sequence[SweepRow], source: str, left_out: int) -> list[Comparison]:
+def comparisons(rows: Sequence[BenchRow], source: str, left_out: int) -> list[Comparison]:
     """How far those rows are that were measured, by the algorithm that was asked for."""
     found = []
     for name in dict.fromkeys(row.forced for row in rows):
@@ -207,7 +207,7 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}" + "s" * (number != 1)
 
 
-def averages(rows: Iterable[SweepRow]) -> dict[str, float]:
+def averages(rows: Iterable[BenchRow]) -> dict[str, float]:
     """The mean of busbw in GB/s for each algorithm that was asked for."""
     by_algorithm: dict[str, list[float]] = {}
     for row in rows:
@@ -215,7 +215,7 @@ def averages(rows: Iterable[SweepRow]) -> dict[str, float]:
     return {name: statistics.fmean(own) for name, own in by_algorithm.items()}
 
 
-def closing_lines(rows: Sequence[SweepRow]) -> list[str]:
+def closing_lines(rows: Sequence[BenchRow]) -> list[str]:
     """What stands under a table: averages, that values were checked, that runs were alike."""
     lines = []
     means = averages(rows)
@@ -233,7 +233,7 @@ def closing_lines(rows: Sequence[SweepRow]) -> list[str]:
     return lines
 
 
-def as_json(rows: Sequence[SweepRow], place: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(rows: Sequence[BenchRow], place: Mapping[str, Any]) -> dict[str, Any]:
     """The object of `--json`."""
     return {
         "schema": SCHEMA,
@@ -246,7 +246,7 @@ def as_json(rows: Sequence[SweepRow], place: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _json_row(row: SweepRow) -> dict[str, Any]:
+def _json_row(row: BenchRow) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "op": row.case.operator.name,
         "size_bytes": row.size_bytes,
@@ -270,7 +270,7 @@ def _json_row(row: SweepRow) -> dict[str, Any]:
     return fields
 
 
-def as_report(rows: Sequence[SweepRow], place: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
+def as_report(rows: Sequence[BenchRow], place: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
     """The object of `--report-to-json-file`: `results` with nccom-test's keys."""
     columns = attrs.evolve(layout, algorithm=True).columns
     return {
@@ -290,7 +290,7 @@ def as_report(rows: Sequence[SweepRow], place: Mapping[str, Any], layout: Layout
     }
 
 
-def as_csv(rows: Sequence[SweepRow], layout: Layout) -> str:
+def as_csv(rows: Sequence[BenchRow], layout: Layout) -> str:
     """The text of `--report-to-csv-file`: the columns of the table and the algorithm."""
     columns = attrs.evolve(layout, algorithm=True).columns
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Where the machine code of the clock is kept, and that what is old is removed."""
+"""Where machine code is kept, and that what is old is removed."""
 
 import multiprocessing
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ncc_runtime.execution.clock import machine_code
-from ncc_runtime.execution.clock.machine_code import DAY_S, KEPT, ObjectCode, claim
+from ncc_runtime import machine_code
+from ncc_runtime.machine_code import DAY_S, KEPT, ObjectCode, claim
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def aged(parent: Path, count: int) -> list[Path]:
 
 def test_the_newest_folders_are_kept_and_the_others_removed(places: tuple[Path, Path]) -> None:
     folders = aged(places[0] / "ncc", 7)
-    used = claim("new")
+    used = claim("clock", "new")
     assert used is not None
     assert sorted(used.parent.iterdir()) == sorted([*folders[-(KEPT - 1) :], used])
 
@@ -43,7 +43,7 @@ def test_a_folder_of_today_is_not_removed(places: tuple[Path, Path]) -> None:
     folders = aged(places[0] / "ncc", 7)
     os.utime(folders[0])
     os.utime(folders[1], (1, 1))
-    claim("new")
+    claim("clock", "new")
     assert folders[0].exists()
     assert not folders[1].exists()
 
@@ -63,7 +63,7 @@ def test_a_folder_that_another_process_uses_is_not_removed(places: tuple[Path, P
     other = context.Process(target=held, args=(parent, folders[0].name[6:], ready, done))
     other.start()
     assert ready.wait(60)
-    claim("new")
+    claim("clock", "new")
     done.set()
     other.join()
     assert folders[0].exists()
@@ -75,7 +75,7 @@ def test_without_a_cache_of_the_user_a_temporary_folder_of_his_own_is_taken(
 ) -> None:
     cache, temporary = places
     cache.write_text("a file, where a folder should be")
-    used = claim("new")
+    used = claim("clock", "new")
     assert used == temporary / f"ncc-{os.getuid()}" / "clock-new"
     assert used.parent.stat().st_mode & 0o777 == 0o700
 
@@ -85,7 +85,7 @@ def test_a_temporary_folder_that_others_can_write_is_not_taken(places: tuple[Pat
     cache.write_text("")
     (temporary / f"ncc-{os.getuid()}").mkdir()
     (temporary / f"ncc-{os.getuid()}").chmod(0o777)
-    assert claim("new") is None
+    assert claim("clock", "new") is None
 
 
 def test_a_cache_in_no_home_is_not_made_in_the_working_directory(
@@ -93,14 +93,17 @@ def test_a_cache_in_no_home_is_not_made_in_the_working_directory(
 ) -> None:
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: f"~/{name}")
     monkeypatch.chdir(tmp_path)
-    used = claim("new")
+    used = claim("clock", "new")
     assert used is not None
     assert used.is_relative_to(places[1])
     assert not (tmp_path / "~").exists()
 
 
 def test_code_is_kept_as_it_is_and_damaged_code_is_not_loaded(tmp_path: Path) -> None:
-    code = ObjectCode("function", bytes(range(256)) + b"\n" * 3)
+    code = {
+        "one": ObjectCode("function", bytes(range(256)) + b"\n" * 3),
+        "other": ObjectCode("f", b""),
+    }
     machine_code._keep(tmp_path, code)
     assert [file.name for file in tmp_path.glob("kernel*")] == ["kernel.o"]
     assert machine_code._kept(tmp_path) == code
@@ -113,7 +116,7 @@ def test_code_is_kept_as_it_is_and_damaged_code_is_not_loaded(tmp_path: Path) ->
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
-    code = ObjectCode("function", b"code")
+    code = {"one": ObjectCode("function", b"code")}
     for folder in (None, tmp_path / "absent"):
         machine_code._keep(folder, code)
         assert machine_code._kept(folder) is None

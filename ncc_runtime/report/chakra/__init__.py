@@ -1,0 +1,1 @@
+"""A run as execution traces of Chakra, which ASTRA-sim and other tools of MLCommons read."""

@@ -1,0 +1,1 @@
+"""A run as one page that opens from disk in any browser."""

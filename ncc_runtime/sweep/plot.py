@@ -1,0 +1,141 @@
+"""`nccrt sweep --plot`: times over sizes or of the best points, and over instances."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ncc_runtime.errors import InputError
+from ncc_runtime.report.plot_file import figure_axis, line_style, picture, size_axis
+from ncc_runtime.sweep.report import SweepReport, SweepRow, front, varying
+
+MOST_LINES = 10
+"""Lines that one can tell apart; of more there are those of the fastest points."""
+
+MOST_BARS = 24
+
+MOST_FRONTS = 6
+
+_LAST = ("size", "ranks", "nodes", "fault_seed", "op", "dtype", "samples", "task")
+"""Keys that are no lines of their own if another varies."""
+
+
+def plotted(report: SweepReport, file_name: str, series: str | None = None) -> bytes:
+    """SVG or PNG by the file's name; equal reports give equal bytes.
+
+    On the left the time over the size, a line for each word of the key `series`, of which each size
+    has the fastest point; without several sizes, the fastest points as bars. On the right, if they
+    take several numbers of instances, the time over these, and the front. InputError if no point
+    has such a key.
+    """
+    done = [row for row in report.rows if row.is_done]
+    keys = varying(done)
+    if series is not None and not any(series in row.words for row in report.rows):
+        known = ", ".join(dict.fromkeys(key for row in report.rows for key in row.words))
+        raise InputError(f"--series {series}: no point has that key; there are {known}")
+    chosen = series or next((key for key in keys if key not in _LAST), "")
+    has_sizes = len({row.size_bytes for row in done} - {None}) > 1
+    has_instances = len({row.result.instances for row in done}) > 1
+
+    def draw(figure: Any) -> None:
+        left, *right = figure.subplots(1, 1 + has_instances, squeeze=False)[0]
+        if has_sizes:
+            _over_sizes(left, done, chosen)
+        else:
+            _bars(left, done, keys)
+        for axes in right:
+            _over_instances(axes, done)
+
+    most = max(1, min(len(done), MOST_BARS))
+    height = 4.5 if has_sizes else max(4.5, 1.2 + 0.26 * most)
+    counts = ", ".join(f"{number} {status}" for status, number in report.counts.items() if number)
+    return picture(file_name, f"{report.name}: {counts}", draw, (6.5 + 5 * has_instances, height))
+
+
+def _time_label(rows: Sequence[SweepRow]) -> str:
+    return "time of a sample (us)" if any(row.samples for row in rows) else "time (us)"
+
+
+def _over_sizes(axes: Any, rows: Sequence[SweepRow], series: str) -> None:
+    lines: dict[str, dict[int, SweepRow]] = {}
+    ops = {row.words.get("op") for row in rows}
+    for row in rows:
+        if row.size_bytes is None:
+            continue
+        name = str(row.words.get(series, "default")) if series else ""
+        if len(ops) > 1 and series != "op":
+            name = f"{row.words.get('op')} {name}".strip()
+        line = lines.setdefault(name, {})
+        before = line.get(row.size_bytes)
+        if before is None or row.cost_us < before.cost_us:
+            line[row.size_bytes] = row
+    fastest = sorted(lines, key=lambda name: min(row.cost_us for row in lines[name].values()))
+    for number, name in enumerate(name for name in lines if name in fastest[:MOST_LINES]):
+        line = dict(sorted(lines[name].items()))
+        times = [row.cost_us for row in line.values()]
+        axes.plot(list(line), times, label=name, **line_style(number))
+    size_axis(axes, [row.size_bytes for row in rows if row.size_bytes])
+    figure_axis(axes, _time_label(rows))
+    if any(lines):
+        title = series if len(lines) <= MOST_LINES else f"{series} ({MOST_LINES} of {len(lines)})"
+        axes.legend(fontsize=9, title=title, loc="upper left")
+
+
+def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
+    """The fastest on top."""
+    shown = sorted(rows, key=lambda row: row.cost_us)[:MOST_BARS]
+    several = len({row.group for row in shown}) > 1
+    names = []
+    for row in shown:
+        words = [f"{row.words[key]}" for key in keys if key in row.words]
+        names.append(", ".join(words) or row.task)
+    places = range(len(shown))
+    colours = {
+        group: line_style(k)["color"]
+        for k, group in enumerate(dict.fromkeys(r.group for r in rows))
+    }
+    axes.barh(places, [row.cost_us for row in shown], color=[colours[row.group] for row in shown])
+    axes.set_yticks(places, names, fontsize=8)
+    axes.invert_yaxis()
+    for place, row in zip(places, shown, strict=True):
+        axes.annotate(f" {row.cost_us:,.4g}", (row.cost_us, place), va="center", fontsize=8)
+    axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.set_xlabel(_time_label(rows))
+    if len(shown) < len(rows):
+        axes.set_title(f"the fastest {len(shown)} of {len(rows)}", fontsize=9)
+    if several:
+        tasks = {group: group[0] for group in colours}
+        handles = [axes.barh([0], [0], color=colours[group]) for group in tasks]
+        axes.legend(handles, list(tasks.values()), fontsize=8, loc="lower right")
+
+
+def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
+    """All points, and the front of each group as a line of steps."""
+    groups: dict[tuple[Any, ...], list[SweepRow]] = {}
+    for row in front(rows):
+        groups.setdefault(row.group, []).append(row)
+    longest = sorted(groups, key=lambda group: -len(groups[group]))[:MOST_FRONTS]
+    for number, group in enumerate(group for group in groups if group in longest):
+        style = line_style(number)
+        own = [row for row in rows if row.group == group]
+        axes.plot(
+            [row.result.instances for row in own],
+            [row.cost_us for row in own],
+            **{**style, "linestyle": "none", "alpha": 0.35},
+        )
+        axes.plot(
+            [row.result.instances for row in groups[group]],
+            [row.cost_us for row in groups[group]],
+            drawstyle="steps-post",
+            label=str(group[0]),
+            **{**style, "markersize": 7},
+        )
+    axes.set_xscale("log", base=2)
+    ticks = sorted({row.result.instances for row in rows if row.result.instances})
+    axes.set_xticks(ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)])
+    axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
+    axes.minorticks_off()
+    axes.set_xlabel("instances")
+    figure_axis(axes, _time_label(rows))
+    axes.legend(fontsize=8, title="front of time and instances", title_fontsize=8)
