@@ -97,7 +97,7 @@ def test_public_names_and_their_methods_have_docstrings(package: ModuleType) -> 
 )
 def test_a_class_says_what_each_of_its_fields_is(described: type) -> None:
     text = inspect.getdoc(described) or ""
-    own = {"assemble", "executable", "ranked_outputs", "spread", "verdicts"}  # the runtime's
+    own = {"assemble", "executable", "verdicts"}  # as the runtime keeps them
     fields = {field.name for field in attrs.fields(described)} - own
     assert {name for name in fields if f"`{name}`" not in text} == set()
     assert inspect.getdoc(Explanation)

@@ -34,7 +34,6 @@ from ncc_runtime.commands.steps import (
     step_options,
 )
 from ncc_runtime.errors import InputError, StallError
-from ncc_runtime.host_memory import SHOWN_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -128,6 +127,7 @@ def run(
 ) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files
+    from ncc_runtime.host_memory import SHOWN_BYTES
     from ncc_runtime.options import RunOptions
     from ncc_runtime.report import summary
     from ncc_runtime.report.collective_table import RowOrder

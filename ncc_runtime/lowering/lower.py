@@ -102,9 +102,10 @@ def lower(
     Users' `plan_files` say which placeholders they run.
 
     With `times_only` the executable has columns of one instance's ranks where these stand for all,
-    and no addresses; it can be timed, not proved or computed. With `ignore_memory`, what takes more
-    memory than a rank has is placed too, to be timed. `deterministic` collectives reduce in the
-    order of their groups, wherever ranks are.
+    and no addresses; it can be timed, not proved or computed. Users' plans are proved, so with them
+    it has all of them. With `ignore_memory`, what takes more memory than a rank has is placed too,
+    to be timed. `deterministic` collectives reduce in the order of their groups, wherever ranks
+    are.
 
     Raises LoweringError where a placeholder cannot be lowered, PlanError for a plan.
     """
@@ -130,7 +131,7 @@ def lower(
                 [each.replica_groups for each in chosen],
                 chooser.symmetry,
                 ignore_memory=ignore_memory,
-                has_addresses=not times_only,
+                has_addresses=not times_only or bool(plan_files),
             )
             lowered = (
                 attrs.evolve(collective, is_beyond_policy=each.choice.is_beyond_policy)

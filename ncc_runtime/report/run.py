@@ -84,6 +84,7 @@ class Run:
     shows tables.
 
     - `outputs`: arrays, each `[ranks, *shape]`, in the order of the program's results
+    - `ranked_outputs`: the same, where ranks with equal ones share one
     - `result`: what the function returns, as whole arrays in its trees
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
     - `healthy_us`: the same where nothing is down or slow, by the same policy; None if nothing is,
@@ -96,6 +97,7 @@ class Run:
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
     - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
+    - `spread`: makes `[ranks, *shape]` of an output of `ranked_outputs`, by its number
     - `host_memory`: memory of this host that its values were to take; None without values
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
@@ -119,7 +121,6 @@ class Run:
     interpreters: Mapping[int, str] = attrs.field(factory=dict)
     host_memory: HostMemory | None = None
     assemble: Callable[[Sequence[RankedArray]], Any] | None = None  # `result` of the outputs
-    # makes [ranks, *shape] of an output, by number
     spread: Callable[[int, RankedArray], np.ndarray] = spread_alone
 
     @functools.cached_property

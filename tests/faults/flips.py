@@ -40,4 +40,4 @@ def flipped_in_any_order(
                     devices.arena.bytes[rank, address + bit // 8] ^= np.uint8(1 << bit % 8)
 
     Scheduler(executable, ValueDecisions(executable, devices)).run(perform)
-    return devices.outputs()
+    return [output.whole() for output in devices.outputs()]

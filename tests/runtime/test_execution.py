@@ -123,7 +123,7 @@ def test_minimum_and_maximum_keep_nan_and_order_zeros():
 def test_a_run_that_does_not_fit_is_refused_before_it_allocates():
     model = Model(ring())
     with pytest.raises(InputError, match="budget is 100; --no-values"):
-        model.run(memory_bytes=100)
+        model.run(seed=0, memory_bytes=100)
     assert model.run(memory_bytes=100, values=False).time_us
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_runtime import host_memory
 from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.values import devices, host_bytes
@@ -228,8 +229,6 @@ def test_addresses_that_the_system_refuses_are_one_message(tmp_path: Path):
 def test_the_command_says_it_as_json_and_in_text_where_it_is_much(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    from ncc_runtime.commands import run
-
     neff = str(tmp_path / "m.neff")
     ncc_compiler.compile_text(APART).save(neff)
     command = ["run", neff, "--no-clock", "--threads", "1"]
@@ -241,7 +240,7 @@ def test_the_command_says_it_as_json_and_in_text_where_it_is_much(
     assert found["needed"] < found["budget"]
     assert main(command) == 0
     assert "host memory" not in capsys.readouterr().out
-    monkeypatch.setattr(run, "SHOWN_BYTES", 64 * MIB)
+    monkeypatch.setattr(host_memory, "SHOWN_BYTES", 64 * MIB)
     assert main(command) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("host memory ")

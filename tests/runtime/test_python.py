@@ -103,6 +103,8 @@ def steady(fields: dict[str, Any]) -> dict[str, Any]:
     for record in (fields, verified, *verified["proofs"]):
         for name in ("host_s", "seconds"):
             record.pop(name, None)
+    if fields.get("host_memory"):
+        fields["host_memory"].pop("budget")  # of what is free at the time
     return fields
 
 
