@@ -4,16 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ORACLE_STAMP := $(VENV)/.installed-jax
+DOCS_STAMP := $(VENV)/.installed-docs
+SITE := build/docs/html
 CHAKRA_STAMP := $(VENV)/.installed-chakra
 DASK_STAMP := $(VENV)/.installed-dask
 BROWSER_STAMP := $(VENV)/.installed-browser
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 # tests that need no more than `make install` gives
-HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser
+HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser and not site
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser conformance golden reference man pictures clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser conformance docs test-site golden reference man pictures clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -77,8 +79,7 @@ $(ORACLE_STAMP): $(STAMP)
 	@touch $@
 
 test-oracle: $(ORACLE_STAMP) ## the tests against XLA; installs the extra `jax`
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle
-	$(BIN)/python -m pytest -q tests/test_docs.py -k jax.md
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m oracle tests/oracle tests/test_docs.py
 
 # an environment of its own: torch and what it brings take 7 GB, which no other target needs
 $(TORCH_STAMP): pyproject.toml
@@ -101,7 +102,7 @@ test-chakra: $(CHAKRA_STAMP) ## execution traces and MLCommons' own tools; insta
 $(BROWSER_STAMP): $(STAMP)
 	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,browser]'
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium; } \
-	  || { echo 'error: test-browser needs chromium: apt-get install chromium' >&2; exit 1; }
+	  || { echo 'error: the tests in a browser need chromium: apt-get install chromium' >&2; exit 1; }
 	@touch $@
 
 test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs it (as root) and the extra `browser`
@@ -113,10 +114,23 @@ pictures: $(BROWSER_STAMP) ## docs/images/report*.png, as chromium shows a repor
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance
 
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,docs,jax]'
+	@touch $@
+
+docs: $(DOCS_STAMP) ## build/docs/html, the site of docs/: examples executed, pictures made, links checked
+	$(BIN)/python -m pytest -n $(WORKERS) -q tests/test_docs.py --pictures
+	@rm -rf $(SITE) # pages that are gone would stay
+	$(BIN)/sphinx-build -W --keep-going -n -q -b html docs $(SITE)
+	@echo "$(SITE)/index.html"
+
+test-site: docs $(BROWSER_STAMP) ## the site in chromium, from disk and without a network; installs what test-browser does
+	$(BIN)/python -m pytest -q -m site tests/site
+
 golden: $(STAMP) ## rewrite the expected outputs; read the diff before you commit it
 	$(BIN)/python -m pytest -q tests/test_golden.py tests/test_docs.py --update-golden
 
-reference: $(STAMP) ## docs/reference.md, docs/commands.md and man pages, from docstrings and help texts
+reference: $(STAMP) ## docs/commands.md and man pages, from help texts
 	$(BIN)/python -m tools.reference
 
 man: reference ## the same; pip install puts the pages into share/man

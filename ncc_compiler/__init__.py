@@ -1,5 +1,7 @@
 """The compiler: partitioned XLA programs to engine instructions and collective placeholders.
 
+For example::
+
     neff = ncc_compiler.compile_file("step.hlo")
     neff.save("step.neff")
 

@@ -34,7 +34,7 @@ def from_jax(
     """The compiled program of a function of JAX, which XLA partitions over the devices of its mesh.
 
     `function` is a function, plain or made by `jax.jit` and the like, and is traced with `args` and
-    `kwargs`: arrays, `jax.ShapeDtypeStruct`s, numbers, keys, in any trees. Or it is a
+    `kwargs`: arrays, `jax.ShapeDtypeStruct`, numbers, keys, in any trees. Or it is a
     `jax.stages.Traced` or `Lowered`, or a `jax.export.Exported`, which have their arguments.
 
     `mesh` is a Mesh, an AbstractMesh, or sizes by axis, {"data": 2, "model": 4}; with the last two
@@ -44,8 +44,8 @@ def from_jax(
     any mesh the program is for one rank.
 
     The program remembers the trees: `ncc_runtime.load(neff).run(*args)` takes such arguments, whole
-    or [ranks, *shape], and `result` of the run is the function's. Raises CompileError with what JAX
-    or XLA says.
+    or `[ranks, *shape]`, and `result` of the run is the function's. Raises CompileError with what
+    JAX or XLA says.
     """
     program = jax_program(
         function,
@@ -83,7 +83,7 @@ def from_torch(
     What runs on XLA devices with `mark_sharding` is partitioned over its mesh.
 
     `ncc_runtime.load(neff).run()` runs the step on the values that were there, `run(*args)` on
-    others, whole or [ranks, *shape]; `result` of the run is what the step returns, and where it
+    others, whole or `[ranks, *shape]`; `result` of the run is what the step returns, and where it
     changes parameters `(returned, state by name)`. Raises CompileError.
     """
     if mesh is not None:

@@ -1,5 +1,7 @@
 """The runtime: places a compiled program on a topology, fills its placeholders and runs it.
 
+For example::
+
     import ncc_compiler, ncc_runtime
 
     neff = ncc_compiler.compile_file("step.hlo")

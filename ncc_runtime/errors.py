@@ -33,7 +33,7 @@ class Notice:
 
     code: str
     message: str
-    see: str
+    see: str  #: a file and an anchor of docs/
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}, {self.see}]"

@@ -46,7 +46,7 @@ class RunOptions:
     - `shuffle_seed`: take ready instructions in a random order
     - `trip_counts`: how often loops run, by name, or which branch, for runs without values
     - `verify`: prove the program before it runs the first time
-    - `faults`: what goes wrong during the run, as docs/faults.md writes it: texts, `Fault`s, paths
+    - `faults`: what goes wrong during the run, as docs/faults.md writes it: texts, `Fault`, paths
       of TOML files, or one of these
     - `fault_seed`: of what faults draw
     - `exec_timeout_s`: after how long hosts give up; None is NEURON_RT_EXEC_TIMEOUT, or 30 s

@@ -298,8 +298,8 @@ class Model:
         """Run once. Inputs are the arguments of the function that was compiled, in its trees.
 
         Or they are a list of arrays in order, or a mapping by number or by the name that the model
-        gives them. An input is [ranks, *shape], [*shape] for the same on every rank, or the whole
-        array, which its sharding in the model cuts. A seed fills what is missing.
+        gives them. An input is `[ranks, *shape]`, `[*shape]` for the same on every rank, or the
+        whole array, which its sharding in the model cuts. A seed fills what is missing.
         Without a seed a missing input is an InputError, unless values are off. A program that is
         not proved is a ProofError, unless `verify` is off.
         `settings` are fields of RunOptions by name, as in run(x, values=True, threads=2).

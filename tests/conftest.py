@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=False,
         help="rewrite the expected outputs in tests/golden; read the diff before you commit it",
     )
+    parser.addoption(
+        "--pictures",
+        action="store_true",
+        default=False,
+        help="let pages of docs/ write the pictures that their commands draw into docs/images",
+    )
 
 
 LONG_FIRST = ("test_docs.py", "test_help.py", "test_examples.py")

@@ -13,10 +13,11 @@ from pathlib import Path
 import attrs
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = tuple(sorted((ROOT / "docs").rglob("*.md")))
+DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *PAGES)
 
 _EXIT = re.compile(r"# exit (\d+)")
-_FENCE = re.compile(r"```(\w*)(?: file=(\S+))?")
+_FENCE = re.compile(r"```(?:\{([\w-]+)\}.*|(\w*)(?: file=(\S+))?)")
 
 
 @attrs.frozen
@@ -36,6 +37,7 @@ class Block:
 
     language: str
     name: str
+    directive: str  # of the site: `toctree`
     lines: tuple[str, ...]
     first: int
 
@@ -49,7 +51,8 @@ def blocks(text: str) -> Iterator[Block]:
             opened = (number + 1, fence) if fence else None
         elif line == "```":
             first, fence = opened
-            yield Block(fence[1], fence[2] or "", tuple(lines[first:number]), first)
+            directive, language, name = (word or "" for word in fence.groups())
+            yield Block(language, name, directive, tuple(lines[first:number]), first)
             opened = None
     assert opened is None, f"the block opened in line {opened[0]} is not closed"
 

@@ -1,6 +1,7 @@
 """The documents say what is so: commands run as shown, cited paths and links exist, tables agree.
 
-`pytest tests/test_docs.py --update-golden` rewrites outputs that have changed; read the diff.
+`pytest tests/test_docs.py --update-golden` rewrites outputs and pictures that have changed; read
+the diff. `make docs` calls it with `--pictures`, so that its site shows pictures made just now.
 """
 
 import difflib
@@ -13,11 +14,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ncc_compiler.ir.ops import OPS
 from ncc_compiler.ir.rules import FAMILIES
-from ncc_runtime.cli import main
 from ncc_runtime.collectives.algorithms import hierarchical
 from ncc_runtime.collectives.choose import ALGORITHMS
 from ncc_runtime.errors import NccError
@@ -34,7 +35,7 @@ from tests.documents import DOCUMENTS, ROOT, Step
 NOT_RUN = ("make", "pip", "git", ".")
 """First words of commands that set a machine up; all others are run."""
 
-NEED_JAX = ("docs/jax.md",)
+NEED_JAX = ("docs/jax.md", "docs/tutorials/plan_a_job.md")
 
 CPU_S = 60
 """Seconds of a processor that a command may take; a page may wait longer on a busy machine."""
@@ -54,13 +55,20 @@ every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 LONG = ("docs/faults.md",)
 """Pages whose commands take most of a minute."""
 
+PARTS = ("benchmarks", "ir_examples", "tests")
+"""Folders of the repository that commands of the documents use."""
+
+NOT_PICTURES_OF_PAGES = ("models.svg", "report.png", "report-timeline.png")
+"""Drawn by commands that take hours, the page says which, or by a browser (`make pictures`)."""
+
+
+def marks_of(page: Path) -> Sequence[pytest.MarkDecorator]:
+    names = {NEED_JAX: pytest.mark.oracle, LONG: pytest.mark.slow}
+    return [mark for pages, mark in names.items() if name_of(page) in pages]
+
+
 every_page = pytest.mark.parametrize(
-    "document",
-    [
-        pytest.param(page, marks=pytest.mark.slow if name_of(page) in LONG else ())
-        for page in DOCUMENTS
-    ],
-    ids=name_of,
+    "document", [pytest.param(page, marks=marks_of(page)) for page in DOCUMENTS], ids=name_of
 )
 
 
@@ -73,7 +81,15 @@ def performed(steps: Sequence[Step], where: Path, notes: Path) -> Iterator[tuple
         action = f"cp '{base}.in' '{step.name}'" if step.name else f". '{base}.in'"
         script.append(f"{action} > '{base}.out' 2>&1\necho $? > '{base}.code'")
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = {**os.environ, "PATH": path, "LC_ALL": "C.UTF-8", "COLUMNS": "80"}
+    matplotlib = notes / "matplotlibrc"
+    matplotlib.write_text("svg.hashsalt: docs\n")  # ids in pictures are the same each time
+    environment = {
+        **os.environ,
+        "PATH": path,
+        "LC_ALL": "C.UTF-8",
+        "COLUMNS": "80",
+        "MATPLOTLIBRC": str(matplotlib),
+    }
     subprocess.run(
         [BASH], input="\n".join(script), text=True, env=environment, check=True, timeout=1200
     )
@@ -94,18 +110,74 @@ def test_commands_do_what_the_document_shows(
     steps = [step for step in documents.steps(text) if step.text.split()[0] not in NOT_RUN]
     where, notes = tmp_path / "repo", tmp_path / "notes"
     notes.mkdir()
-    for part in ("ir_examples", "tests/data/hlo"):
-        shutil.copytree(ROOT / part, where / part)
+    for part in PARTS:
+        shutil.copytree(ROOT / part, where / part, ignore=shutil.ignore_patterns("__pycache__"))
     results = list(performed(steps, where, notes)) if steps else []
     for step, (code, output) in zip(steps, results, strict=True):
         assert code == step.exit_code, f"$ {step.text}\n{output}"
-    if request.config.getoption("--update-golden"):
+    is_updated = request.config.getoption("--update-golden")
+    for picture in pictures(document):
+        made = where / picture.name
+        if made.exists() and (is_updated or request.config.getoption("--pictures")):
+            picture.write_bytes(made.read_bytes())
+        elif made.exists():
+            assert is_alike(picture.read_text(), made.read_text()), picture
+    if is_updated:
         document.write_text(updated(text, steps, [output for _, output in results]))
         return
     for step, (_, output) in zip(steps, results, strict=True):
         difference = difflib.ndiff(step.output, output.splitlines())
         shown = step.name or documents.is_shown(step.output, output)
         assert shown, f"$ {step.text}\n" + "\n".join(difference)
+
+
+def pictures(document: Path) -> list[Path]:
+    """Pictures that a document shows."""
+    links = documents.links(document.read_text())
+    return [(document.parent / link).resolve() for link in links if link.endswith((".svg", ".png"))]
+
+
+def is_alike(one: str, other: str) -> bool:
+    """Whether two SVGs show the same. What other versions of matplotlib drew is not compared."""
+    drawers = [re.findall(r"Matplotlib v[\d.]+", text) for text in (one, other)]
+    plain = [re.sub(r"\b[mp][0-9a-f]{10}\b", "", text) for text in (one, other)]  # ids are hashes
+    places = [np.array(re.findall(r"-?\d+\.\d+", text), float) for text in plain]
+    words = [re.sub(r"-?\d+\.\d+", "", text) for text in plain]
+    is_same = words[0] == words[1] and np.allclose(*places, rtol=0, atol=0.01)
+    return drawers[0] != drawers[1] or is_same
+
+
+def test_pictures_are_compared_up_to_rounding_and_versions_of_matplotlib() -> None:
+    shown = '<use x="1.25" clip="#p0123456789"/>rank 3'
+    assert is_alike(shown, shown.replace("1.25", "1.2501").replace("#p01", "#p98"))
+    assert not is_alike(shown, shown.replace("1.25", "1.35"))
+    assert not is_alike(shown, shown.replace("rank 3", "rank 4"))
+    assert is_alike(f"{shown}Matplotlib v3.9.0", "Matplotlib v3.10.0")
+
+
+def test_every_picture_is_shown_and_made_by_a_command_of_a_page() -> None:
+    there = set((ROOT / "docs" / "images").iterdir())
+    assert {picture for page in DOCUMENTS for picture in pictures(page)} == there
+    commands = "\n".join(
+        step.text for page in DOCUMENTS for step in documents.steps(page.read_text())
+    )
+    made = {picture.name for picture in there if picture.name in commands}
+    assert {picture.name for picture in there} - made == set(NOT_PICTURES_OF_PAGES)
+
+
+def test_every_page_has_a_place_in_the_contents_of_the_site() -> None:
+    docs = ROOT / "docs"
+    contents = [
+        line
+        for block in documents.blocks((docs / "index.md").read_text())
+        if block.directive == "toctree"
+        for line in block.lines
+        if line and not line.startswith(":")
+    ]
+    pages = [str(page.relative_to(docs).with_suffix("")) for page in documents.PAGES]
+    missing = set(pages) - {"index", *contents}
+    assert not missing, f"name these in a toctree of docs/index.md: {sorted(missing)}"
+    assert sorted(["index", *contents]) == sorted(pages), "docs/index.md: gone, or named twice"
 
 
 def updated(text: str, steps: Sequence[Step], outputs: Sequence[str]) -> str:
@@ -262,11 +334,6 @@ def test_the_file_map_names_every_folder_with_files_that_are_there() -> None:
         if "verify" not in path.parent.parts[:-1]
     }
     assert there <= named
-
-
-def test_the_picture_of_the_readme_is_what_the_project_draws(tmp_path: Path) -> None:
-    assert main(["topology", "show", "trn2", "--ranks", "8", "--svg", str(tmp_path / "a.svg")]) == 0
-    assert (tmp_path / "a.svg").read_text() == (ROOT / "docs" / "images" / "trn2.svg").read_text()
 
 
 def test_every_time_constant_is_in_the_timing_document() -> None:

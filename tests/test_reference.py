@@ -1,10 +1,11 @@
-"""What is generated from the code is what the code says: reference, commands, pages of man."""
+"""References say what the code says: commands, pages of man, public names of Python."""
 
 import inspect
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import ModuleType
 
 import attrs
 import pytest
@@ -51,8 +52,21 @@ def test_man_takes_a_page_without_complaint(path: Path) -> None:
     assert "EXAMPLES" in re.sub(".\b", "", done.stdout)  # bold is printed twice
 
 
-@pytest.mark.parametrize("package", [ncc_compiler, ncc_runtime], ids=lambda each: each.__name__)
-def test_public_names_and_their_methods_have_docstrings(package: object) -> None:
+packages = pytest.mark.parametrize(
+    "package", [ncc_compiler, ncc_runtime], ids=lambda each: each.__name__
+)
+
+
+@packages
+def test_the_reference_has_every_public_name_once(package: ModuleType) -> None:
+    text = (ROOT / "docs" / "reference.md").read_text()
+    named = re.findall(rf"(?m)^\.\. \w+:: {package.__name__}\.(\w+)$", text)
+    assert sorted(set(named) - {"errors"}) == sorted(package.__all__)
+    assert len(named) == len(set(named))
+
+
+@packages
+def test_public_names_and_their_methods_have_docstrings(package: ModuleType) -> None:
     silent = []
     for name in package.__all__:
         public = getattr(package, name)
@@ -89,7 +103,6 @@ def test_a_class_says_what_each_of_its_fields_is(described: type) -> None:
     assert inspect.getdoc(Explanation)
 
 
-def test_annotations_have_no_modules() -> None:
-    assert reference.annotation(dict[str, Path]) == "dict[str, Path]"
+def test_text_is_escaped_for_man_and_for_markdown() -> None:
     assert reference.roff(".a-b\\c…") == "\\&.a\\-b\\ec..."
     assert reference.escaped("a|b*") == "a\\|b\\*"

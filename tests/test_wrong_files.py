@@ -53,6 +53,7 @@ OURS: dict[FileRole, tuple[str, bytes]] = {
     FileRole.ARRAYS: ("a ZIP archive", b"PK\x03\x04" + bytes(40)),
     FileRole.ROWS: ("a file of measured rows", b'{"rows": [{"table": "a"}]}'),
     FileRole.FAULTS: ("faults during a run", b'# mine\n[[fault]]\nwhat = "rank 3 dead"\n'),
+    FileRole.SWEEP: ("a sweep", b'# mine\n[common]\nop = "all_reduce"\n\n[[grid]]\nranks = 8\n'),
 }
 """Each is right as one thing."""
 
@@ -75,6 +76,7 @@ def commands(role: FileRole, file: str, neff: str) -> tuple[str, list[str]]:
         FileRole.ARRAYS: ("nccrt", ["run", neff, "--inputs", file]),
         FileRole.ROWS: ("nccrt", ["calibrate", file]),
         FileRole.FAULTS: ("nccrt", ["run", neff, "--faults", file]),
+        FileRole.SWEEP: ("nccrt", ["sweep", file]),
     }[role]
 
 

@@ -80,8 +80,8 @@ class Bound:
 
     latency_ps: int
     bandwidth_ps: int
-    passes: str  # what the bytes of the bandwidth bound must pass
-    links_ps: int = 0  # what links alone take, whatever reductions take
+    passes: str  #: what the bytes of the bandwidth bound must pass
+    links_ps: int = 0  #: what links alone take, whatever reductions take
 
     @property
     def time_ps(self) -> int:

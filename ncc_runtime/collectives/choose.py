@@ -291,12 +291,12 @@ class Candidate:
     """An algorithm for a placeholder: its plans and what it costs, or why it does not run."""
 
     name: str
-    price: Price | None  # exact; None: it is not known
-    reason: str = ""  # why it cannot run or is left out; "" if it can
-    is_left_out: bool = False  # by the policy, whether or not it could run
+    price: Price | None  #: exact; None: it is not known
+    reason: str = ""  #: why it cannot run or is left out; "" if it can
+    is_left_out: bool = False  #: by the policy, whether or not it could run
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
-    least_ps: int | None = None  # a lower bound of the price, where candidates are compared
-    clock_ps: int | None = None  # its time by the clock, where that decides
+    least_ps: int | None = None  #: a lower bound of the price, where candidates are compared
+    clock_ps: int | None = None  #: its time by the clock, where that decides
     assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
 
     @property
@@ -311,8 +311,8 @@ class Choice:
 
     chosen: Candidate
     is_forced: bool
-    candidates: tuple[Candidate, ...]  # in the order of the registry
-    is_beyond_policy: bool = False  # as nothing that the policy takes can run
+    candidates: tuple[Candidate, ...]  #: in the order of the registry
+    is_beyond_policy: bool = False  #: as nothing that the policy takes can run
 
 
 class CandidateBuilder:

@@ -390,7 +390,8 @@ def _rows(
             try:
                 row, model = _predicted(case, place, words["mode"], is_spread=words["stats"])
                 if name.startswith(PLAN_PREFIX):  # a plan may be called like an algorithm
-                    row = attrs.evolve(row, algorithm=f"{PLAN_PREFIX}{Path(name).name}")
+                    file = Path(name.removeprefix(PLAN_PREFIX)).name
+                    row = attrs.evolve(row, algorithm=f"{PLAN_PREFIX}{file}")
                 yield attrs.evolve(row, forced=name), model
                 is_any = True
             except LoweringError as error:

@@ -35,10 +35,10 @@ class Reason(enum.IntEnum):
 class Timeline:
     """The rows a queue performed, in the order it did so on each rank; columns of equal length."""
 
-    row: np.ndarray  # int32
-    rank: np.ndarray  # int32
-    start_ps: np.ndarray  # int64
-    end_ps: np.ndarray  # int64
+    row: np.ndarray  #: int32
+    rank: np.ndarray  #: int32
+    start_ps: np.ndarray  #: int64
+    end_ps: np.ndarray  #: int64
 
     def __repr__(self) -> str:
         return f"<Timeline: {len(self.row)} rows performed>"
@@ -67,14 +67,14 @@ class Trace:
     """
 
     executable: Executable
-    queue: np.ndarray  # (n,) position in Executable.queues
-    row: np.ndarray  # (n,)
-    rank: np.ndarray  # (n,)
-    start_ps: np.ndarray  # (n,) int64
-    end_ps: np.ndarray  # (n,) int64
-    cause: np.ndarray  # (n,) the event that it waited for last, NO_EVENT
-    reason: np.ndarray  # (n,) uint8, Reason
-    slowed_ps: np.ndarray  # (n,) how much longer it took than alone, as others used the same parts
+    queue: np.ndarray  #: (n,) position in Executable.queues
+    row: np.ndarray  #: (n,)
+    rank: np.ndarray  #: (n,)
+    start_ps: np.ndarray  #: (n,) int64
+    end_ps: np.ndarray  #: (n,) int64
+    cause: np.ndarray  #: (n,) the event that it waited for last, NO_EVENT
+    reason: np.ndarray  #: (n,) uint8, Reason
+    slowed_ps: np.ndarray  #: (n,) how much longer it took than alone, as others used the same parts
 
     def __len__(self) -> int:
         return len(self.row)
@@ -245,7 +245,7 @@ def _rank_ranges(counts: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
 class Traffic:
     """Bytes that DMA rings moved for one placeholder."""
 
-    sent: np.ndarray  # (transports, ranks) int64, by Transport code and by the rank of the source
+    sent: np.ndarray  #: (transports, ranks) int64, by Transport code and by the rank of the source
 
     def __repr__(self) -> str:
         return f"<Traffic: {int(self.sent_by_rank.sum())} bytes between ranks>"

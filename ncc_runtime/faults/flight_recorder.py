@@ -22,8 +22,9 @@ from ncc_runtime.faults.waits import (
 )
 from ncc_runtime.lowering.cc_isa import CcOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable
+from ncc_runtime.neff.program import short_place
 from ncc_runtime.neff.stages import collective_origins, ranks_text
-from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts, short_place
+from ncc_runtime.report.row_texts import RowTexts, placeholder_text, row_texts
 
 SHOWN_GROUPS = 12
 """Groups of ranks that are printed; JSON has all ranks."""

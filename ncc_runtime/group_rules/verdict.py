@@ -32,13 +32,13 @@ class Verdict:
     """The result of one rule for a group of a placeholder, or for several with the same result."""
 
     placeholder: int
-    ranks: Ranks  # the first of the groups; empty where the rule is not about groups
+    ranks: Ranks  #: the first of the groups; empty where the rule is not about groups
     rule: str
     allowed: bool
     fact: str
     source: str
-    nearest: Places = ()  # the nearest allowed group, if this one is refused and there is one
-    advice: str = ""  # the same as a text
+    nearest: Places = ()  #: the nearest allowed group, if this one is refused and there is one
+    advice: str = ""  #: the same as a text
 
     def __str__(self) -> str:
         """One line: the fact, the rule and its source, and what would be allowed."""

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program
+from ncc_runtime.neff.program import ALIGNMENT, BufferId, BufferKind, Program, short_place
 from ncc_runtime.neff.stages import stages_of
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
@@ -48,7 +48,7 @@ class EqualBuffers:
     def text(self) -> str:
         """In words: `temporaries z and 3 more (m.py:13) of 7.6 MiB each`."""
         more = f" and {self.count - 1} more" if self.count > 1 else ""
-        line = f" ({self.line})" if self.line else ""
+        line = f" ({short_place(self.line)})" if self.line else ""
         each = " each" if self.count > 1 else ""
         kind = self.kind if self.count > 1 else _SINGULAR[self.kind]
         return f"{kind} {self.name}{more}{line} of {size_text(self.size_bytes)}{each}"
@@ -219,7 +219,7 @@ def largest_lines(memory: MemoryUse, count: int) -> Iterator[str]:
         return
     times, sizes, kinds = (max(map(len, column)) for column in zip(*cells, strict=True))
     for row, (many, size, kind) in zip(rows, cells, strict=True):
-        line = f"  {row.line}" if row.line else ""
+        line = f"  {short_place(row.line)}" if row.line else ""
         yield f"  {many:>{times}}  {size:>{sizes}}  {kind:<{kinds}}  {row.name}{line}"
 
 

@@ -7,6 +7,7 @@ import enum
 import math
 import operator
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NewType
 
 import attrs
@@ -219,6 +220,20 @@ class Origin:
     node: str
     place: str = ""  # `model.py:12`
     op_name: str = ""  # XLA's path of named scopes: `jit(step)/layer_0/mlp/dot_general`
+
+
+_MOST_OF_A_PLACE = 40  # characters
+
+
+def short_place(place: str) -> str:
+    """A line without the working directory, without the folder of packages, and without more
+    folders where it is long.
+    """
+    place = place.removeprefix(f"{Path.cwd()}/")
+    _, _, short = place.replace("dist-packages/", "site-packages/").rpartition("site-packages/")
+    if len(short) <= _MOST_OF_A_PLACE:
+        return short
+    return "…/" + "/".join(short.rsplit("/", 2)[-2:]) if short.count("/") > 1 else short
 
 
 @attrs.frozen

@@ -41,13 +41,13 @@ class Explained:
 
     ids: tuple[int, ...]
     names: tuple[str, ...]
-    lines: tuple[str, ...]  # of the user's code that are known, each once
-    placeholder: Placeholder  # the first of them
-    bytes: int  # of the larger side on one rank
+    lines: tuple[str, ...]  #: of the user's code that are known, each once
+    placeholder: Placeholder  #: the first of them
+    bytes: int  #: of the larger side on one rank
     groups: tuple[tuple[int, ...], ...]
     choice: Choice
     bound: Bound
-    healthy: Candidate | None  # chosen where nothing is down or slow; None if nothing is
+    healthy: Candidate | None  #: chosen where nothing is down or slow; None if nothing is
 
     @property
     def price(self) -> Price:

@@ -8,6 +8,7 @@ import attrs
 
 from ncc_runtime.execution.trace import Trace
 from ncc_runtime.machine_model.parts import PartKind
+from ncc_runtime.neff.program import short_place
 from ncc_runtime.neff.stages import ranks_text
 from ncc_runtime.report.critical_path import CriticalPath, PathStep, critical_path
 from ncc_runtime.report.overlap import (
@@ -19,7 +20,6 @@ from ncc_runtime.report.overlap import (
     overlap,
     overlap_by_rank,
 )
-from ncc_runtime.report.row_texts import short_place
 from ncc_runtime.report.text_table import text_table, wrapped
 from ncc_runtime.report.utilisation import SHARED, Utilisation, utilisation
 

@@ -40,7 +40,7 @@ class PerStep:
     """What all ranks together do in one run: 8192 tokens, 32 sequences, 1 step."""
 
     amount: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(MOST_WORK)])
-    unit: str  # in the plural
+    unit: str  #: in the plural
 
     @classmethod
     def parse(cls, text: str) -> "PerStep":

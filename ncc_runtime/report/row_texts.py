@@ -9,7 +9,7 @@ import attrs
 from ncc_runtime.lowering.cc_isa import CcOpcode, DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, EngineQueue, Executable, Queue
 from ncc_runtime.neff.isa import PTC2
-from ncc_runtime.neff.program import Program
+from ncc_runtime.neff.program import Program, short_place
 from ncc_runtime.neff.shared.reductions import Reduction
 from ncc_runtime.neff.table import NONE, Instr
 
@@ -84,17 +84,6 @@ def _lines(program: Program, row: Instr) -> str:
     numbers = [row.origin, *(step.origin for step in fusion.body)] if fusion else [row.origin]
     places = (program.origins[number].place for number in numbers if number != NONE)
     return _and_more([*dict.fromkeys(place for place in places if place)])
-
-
-_MOST_OF_A_PLACE = 40  # characters
-
-
-def short_place(place: str) -> str:
-    """A line without the folder of packages, and without more folders where it is long."""
-    _, _, short = place.replace("dist-packages/", "site-packages/").rpartition("site-packages/")
-    if len(short) <= _MOST_OF_A_PLACE:
-        return short
-    return "…/" + "/".join(short.rsplit("/", 2)[-2:]) if short.count("/") > 1 else short
 
 
 def _instruction(executable: Executable, program: Program, row: Instr) -> str:

@@ -83,7 +83,7 @@ class Run:
     `print(run)` is the summary of `nccrt run`, `as_dict()` what its `--json` prints; a notebook
     shows tables.
 
-    - `outputs`: arrays, each [ranks, *shape], in the order of the program's results
+    - `outputs`: arrays, each `[ranks, *shape]`, in the order of the program's results
     - `ranked_outputs`: the same, where ranks with equal ones share one
     - `result`: what the function returns, as whole arrays in its trees
     - `time_us`: predicted time until the last rank is done, in microseconds; None without a clock
@@ -97,7 +97,7 @@ class Run:
     - `trace`: when each instruction ran, in picoseconds; None without a clock
     - `traffic`: bytes that each collective moved, rank by rank
     - `interpreters`: by collective, how its values were computed: "normal form" or "literal"
-    - `spread`: makes [ranks, *shape] of an output of `ranked_outputs`, by its number
+    - `spread`: makes `[ranks, *shape]` of an output of `ranked_outputs`, by its number
     - `host_memory`: memory of this host that its values were to take; None without values
     - `options`: how it ran
     - `host_s`: seconds that it took on this host
@@ -139,7 +139,7 @@ class Run:
 
         Of a `.neff` file it is a mapping of whole arrays by name. A part that several ranks have is
         that of the lowest; an array of which the file does not say how it lies on the ranks stays
-        [ranks, *shape]. StallError if faults keep the run from its end.
+        `[ranks, *shape]`. StallError if faults keep the run from its end.
         """
         if self.faults is not None and not self.faults.is_complete:
             raise StallError(self.faults.refusal())

@@ -1,11 +1,12 @@
 """`nccrt sweep --plot`: times over sizes or of the best points, and over instances."""
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.report.plot_file import figure_axis, line_style, picture, size_axis
-from ncc_runtime.sweep.report import SweepReport, SweepRow, front, varying
+from ncc_runtime.report.plot_file import COLOURS, figure_axis, line_style, picture, size_axis
+from ncc_runtime.sweep.report import NUMBER_KEYS, SweepReport, SweepRow, front, varying
 
 MOST_LINES = 10
 """Lines that one can tell apart; of more there are those of the fastest points."""
@@ -82,16 +83,16 @@ def _over_sizes(axes: Any, rows: Sequence[SweepRow], series: str) -> None:
 def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
     """The fastest on top."""
     shown = sorted(rows, key=lambda row: row.cost_us)[:MOST_BARS]
-    several = len({row.group for row in shown}) > 1
     names = []
     for row in shown:
-        words = [f"{row.words[key]}" for key in keys if key in row.words]
+        words = [
+            f"{key} {row.words[key]}" if key in NUMBER_KEYS else f"{row.words[key]}"
+            for key in keys
+            if key in row.words
+        ]
         names.append(", ".join(words) or row.task)
     places = range(len(shown))
-    colours = {
-        group: line_style(k)["color"]
-        for k, group in enumerate(dict.fromkeys(r.group for r in rows))
-    }
+    colours = {group: line_style(number)["color"] for group, number in _numbers(rows).items()}
     axes.barh(places, [row.cost_us for row in shown], color=[colours[row.group] for row in shown])
     axes.set_yticks(places, names, fontsize=8)
     axes.invert_yaxis()
@@ -104,10 +105,17 @@ def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
     axes.set_xlabel(_time_label(rows))
     if len(shown) < len(rows):
         axes.set_title(f"the fastest {len(shown)} of {len(rows)}", fontsize=9)
-    if several:
-        tasks = {group: group[0] for group in colours}
-        handles = [axes.barh([0], [0], color=colours[group]) for group in tasks]
-        axes.legend(handles, list(tasks.values()), fontsize=8, loc="lower right")
+    labels = {row.group: row.group_label for row in shown}
+    if 1 < len(labels) <= len(COLOURS):
+        handles = [axes.barh([0], [0], color=colours[group]) for group in labels]
+        # inside it would hide the figures of the longest bars
+        axes.figure.legend(handles, list(labels.values()), fontsize=8, loc="outside lower left")
+
+
+def _numbers(rows: Sequence[SweepRow]) -> dict[tuple[Any, ...], int]:
+    """Of each group, by which both pictures have it in one style; those with a long front first."""
+    fronts = collections.Counter(row.group for row in front(rows))
+    return {group: number for number, (group, _) in enumerate(fronts.most_common())}
 
 
 def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
@@ -115,9 +123,10 @@ def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
     groups: dict[tuple[Any, ...], list[SweepRow]] = {}
     for row in front(rows):
         groups.setdefault(row.group, []).append(row)
-    longest = sorted(groups, key=lambda group: -len(groups[group]))[:MOST_FRONTS]
-    for number, group in enumerate(group for group in groups if group in longest):
-        style = line_style(number)
+    numbers = _numbers(rows)
+    shown = [group for group in groups if numbers[group] < MOST_FRONTS]
+    for group in shown:
+        style = line_style(numbers[group])
         own = [row for row in rows if row.group == group]
         axes.plot(
             [row.result.instances for row in own],
@@ -128,7 +137,7 @@ def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
             [row.result.instances for row in groups[group]],
             [row.cost_us for row in groups[group]],
             drawstyle="steps-post",
-            label=str(group[0]),
+            label=own[0].group_label,
             **{**style, "markersize": 7},
         )
     axes.set_xscale("log", base=2)
@@ -138,4 +147,5 @@ def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
     axes.minorticks_off()
     axes.set_xlabel("instances")
     figure_axis(axes, _time_label(rows))
-    axes.legend(fontsize=8, title="front of time and instances", title_fontsize=8)
+    some = f" ({len(shown)} of {len(groups)})" if len(shown) < len(groups) else ""
+    axes.legend(fontsize=8, title=f"front of time and instances{some}", title_fontsize=8)

@@ -16,6 +16,9 @@ from ncc_runtime.words import size_label
 MOST_SHOWN = 60
 """Rows that a table has, if nobody says another number."""
 
+NUMBER_KEYS = ("ranks", "size", "nodes", "lnc", "level", "samples", "fault_seed")
+"""Words that are numbers, which say nothing without their keys."""
+
 _MOST_REASONS = 8
 _MOST_LETTERS = 160  # of a reason
 
@@ -52,6 +55,16 @@ class SweepRow:
         if self.point is None:
             return (self.task, (), (), 0)
         return (self.task, self.point.place.faults, self.point.faults, self.point.fault_seed)
+
+    @property
+    def group_label(self) -> str:
+        """The group in words: `mlp.neff, down c0-c1, rank 3 slow to 50%`."""
+        words = [self.task]
+        if self.point is not None:
+            words += [fault.source.removeprefix("--") for fault in self.point.place.faults]
+            words += self.point.faults
+            words += [f"seed {self.point.fault_seed}"] * bool(self.point.fault_seed)
+        return ", ".join(words)
 
     @property
     def size_bytes(self) -> int | None:
@@ -253,7 +266,7 @@ def _table(
     columns: list[tuple[str, list[str]]] = [
         (key, [str(row.words.get(key, "-")) for row in shown]) for key in keys
     ]
-    words = set(range(len(columns))) - {k for k, key in enumerate(keys) if key in _NUMBERS}
+    words = set(range(len(columns))) - {k for k, key in enumerate(keys) if key in NUMBER_KEYS}
     if len({row.result.ranks for row in done}) > 1 and "ranks" not in keys:
         columns.append(("ranks", [str(row.result.ranks) for row in shown]))
     if len({row.result.instances for row in done}) > 1:
@@ -276,9 +289,6 @@ def _table(
     headings = [heading for heading, _ in columns]
     cells = [list(row) for row in zip(*(column for _, column in columns), strict=True)]
     return [line.rstrip() for line in text_table(headings, cells, words)]
-
-
-_NUMBERS = ("ranks", "size", "nodes", "lnc", "level", "samples", "fault_seed")
 
 
 def _percent(share: float) -> str:

@@ -22,13 +22,13 @@ class Breach:
     of `places.py`, and nobody reads it again.
     """
 
-    rule: str  # `exe-W4`, or the proof and what it missed: `counters.unreached`
-    text: str  # several lines at most
-    cells: tuple[Cell, ...] = ()  # where: the first is where it shows, others have a part in it
-    placeholders: frozenset[int] = frozenset()  # whose rows these are
-    semaphore: int | None = None  # of the rank of the first cell
-    value: int | None = None  # that is awaited
-    ranks: tuple[int, ...] = ()  # that are wrong, where there are many
+    rule: str  #: `exe-W4`, or the proof and what it missed: `counters.unreached`
+    text: str  #: several lines at most
+    cells: tuple[Cell, ...] = ()  #: where: the first is where it shows, others have a part in it
+    placeholders: frozenset[int] = frozenset()  #: whose rows these are
+    semaphore: int | None = None  #: of the rank of the first cell
+    value: int | None = None  #: that is awaited
+    ranks: tuple[int, ...] = ()  #: that are wrong, where there are many
 
     def __str__(self) -> str:
         return self.text
@@ -42,13 +42,13 @@ def _records(breaches: Iterable[Breach | str]) -> tuple[Breach, ...]:
 class Proof:
     """One property of a placed program, proved, refuted or not tried."""
 
-    name: str  # well-formed, counters, deadlock, semantics, races
-    size: str  # how much was looked at, as in "41536 transfers of 207 collectives (31 distinct)"
-    seconds: float = 0.0  # host time, which `prove` takes
-    breaches: tuple[Breach, ...] = attrs.field(default=(), converter=_records)  # empty: proved
-    classes: tuple[str, ...] = ()  # alike ranks that were proved once, as people read them
-    conditions: tuple[str, ...] = ()  # what it leaves to checks when the program runs
-    presumed: str = ""  # not tried: it presumes this proof, which does not hold
+    name: str  #: well-formed, counters, deadlock, semantics, races
+    size: str  #: how much was looked at, as in "41536 transfers of 207 collectives (31 distinct)"
+    seconds: float = 0.0  #: host time, which `prove` takes
+    breaches: tuple[Breach, ...] = attrs.field(default=(), converter=_records)  #: empty: proved
+    classes: tuple[str, ...] = ()  #: alike ranks that were proved once, as people read them
+    conditions: tuple[str, ...] = ()  #: what it leaves to checks when the program runs
+    presumed: str = ""  #: not tried: it presumes this proof, which does not hold
 
     @property
     def texts(self) -> tuple[str, ...]:

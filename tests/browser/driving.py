@@ -1,6 +1,7 @@
 """Drives the page of `nccrt report` in Debian's Chromium, and times what answers an input.
 
-For tests/browser and benchmarks/report_page.py; `make test-browser` installs what it needs.
+For tests/browser and benchmarks/report_page.py, and `driven` for tests/site; `make test-browser`
+installs what it needs.
 """
 
 import contextlib

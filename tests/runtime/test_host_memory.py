@@ -16,7 +16,9 @@ from ncc_runtime.cli import main
 from ncc_runtime.errors import InputError
 from ncc_runtime.execution.values import devices, host_bytes
 from ncc_runtime.execution.values.devices import Devices
+from ncc_runtime.execution.values.kernels import blockwise, products
 from ncc_runtime.host_memory import BESIDE_BYTES
+from tests.kernel_ways import WAYS, compute_by
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,10 +85,19 @@ KERNELS = {
 """Programs of one kernel; T is the type of elements."""
 
 
+def forget_thread_memory() -> None:
+    """What a thread keeps from one kernel to the next is counted as if each were the first."""
+    for memory in (*products._WIDENED, products._SUMS, products._PATCHES, products._OTHER_SUMS):
+        memory.__dict__.pop("memory", None)
+    blockwise._SCRATCH.__dict__.pop("memory", None)
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "s8", "f64"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_takes_what_is_told_of_it(name, dtype, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kernel_takes_what_is_told_of_it(way, name, dtype, monkeypatch: pytest.MonkeyPatch):
     """By the arrays that numpy makes: no more, and not less than a third of it."""
+    compute_by(way, monkeypatch)
     text = f"HloModule m, replica_count=4\n{REDUCERS}ENTRY main {{\n{KERNELS[name]}\n}}\n"
     options = ncc_compiler.CompileOptions(level=0)
     neff = ncc_compiler.compile_text(text.replace("T[", f"{dtype}["), options)
@@ -94,11 +105,13 @@ def test_a_kernel_takes_what_is_told_of_it(name, dtype, monkeypatch: pytest.Monk
     taken = []
 
     def measured(self, one, **words):
+        forget_thread_memory()
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         plain(self, one, **words)()
         _, peak = tracemalloc.get_traced_memory()
-        taken.append((one.call.opcode, peak - before, host_bytes._instruction_bytes(one)))
+        freed, held = host_bytes._scratch_of(one, keeps=False)
+        taken.append((one.call.opcode, peak - before, freed + held.all))
         return lambda: None
 
     monkeypatch.setattr(devices, "PART_BYTES", 1 << 60)

@@ -271,6 +271,21 @@ def test_explain_saves_and_shows_a_plan(tmp_path: Path, capsys):
     assert main(["bench", "all_reduce", "-r", "4", "-b", "64", "--plan", str(path)]) == 0
 
 
+@pytest.mark.parametrize("folder", ["", "./"])
+def test_rows_of_a_plan_have_its_name_wherever_the_file_is(
+    folder: str, tmp_path: Path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16])
+    container.save(container.pack(program), "model.neff")
+    assert main(["explain", "model.neff", "--save-plan", "plan.json"]) == 0
+    sweep = ["bench", "all_reduce", "-r", "4", "-b", "64", "--algorithm", f"plan:{folder}plan.json"]
+    capsys.readouterr()
+    assert main([*sweep, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert row["algorithm"] == "plan:plan.json"
+
+
 def test_the_name_of_an_algorithm_may_be_a_plan(tmp_path: Path, capsys):
     neff, path = tmp_path / "model.neff", tmp_path / "plan.json"
     program = collective_program(CollectiveOp.ALL_REDUCE, 4, [16])

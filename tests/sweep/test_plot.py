@@ -23,6 +23,14 @@ def row(time_us: float, size: int, instances: int = 1, **words: Any) -> SweepRow
     return SweepRow({**said, **words}, point, result, f"{size}")
 
 
+def faulty(time_us: float, instances: int, **words: Any) -> SweepRow:
+    """A row whose words are all the point's."""
+    said = {"op": "all_reduce", "ranks": 8, "size": 64, **words}
+    lists = {key: [said[key]] for key in ("fault", "down") if key in said}
+    result = PointResult("k", Status.DONE, time_us=time_us, ranks=8, instances=instances)
+    return SweepRow(said, READER.point({**said, **lists}), result, "64")
+
+
 def drawn(
     swept: Sequence[SweepRow], monkeypatch: pytest.MonkeyPatch, series: str | None = None
 ) -> Any:
@@ -93,6 +101,38 @@ def test_without_sizes_bars_have_the_fastest_on_top_and_fronts_go_over_instances
     assert sorted(every.get_ydata()) == [10.0, 15.0, 20.0, 30.0]
     assert points(on_front) == [(1, 30), (2, 10)]
     assert [f"{tick:g}" for tick in instances.get_xticks()] == ["1", "2", "4"]
+
+
+def test_alternatives_under_other_faults_have_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept = [
+        faulty(30.0, 1, on="trn1"),
+        faulty(20.0, 2, on="trn1,nodes=2"),
+        faulty(40.0, 1, on="trn1", fault="rank 3 slow to 50%"),
+        faulty(50.0, 1, on="trn1", down="c0-c1", fault="rank 3 slow to 50%"),
+    ]
+    figure = drawn(swept, monkeypatch)
+    names = ["64", "64, rank 3 slow to 50%", "64, down c0-c1, rank 3 slow to 50%"]
+    assert legend(figure.axes[1]) == names
+    (bars,) = figure.legends
+    assert [text.get_text() for text in bars.get_texts()] == names
+
+
+def test_a_bar_says_what_its_numbers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = [row(10.0, 64, topology="trn2", nodes=1, lnc=2), row(20.0, 64, topology="trn1")]
+    (bars,) = drawn(swept, monkeypatch).axes
+    assert [label.get_text() for label in bars.get_yticklabels()] == [
+        "trn2, nodes 1, lnc 2",
+        "trn1",
+    ]
+
+
+def test_of_too_many_fronts_the_picture_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept = [row(float(size * k), size, k) for size in range(64, 64 + 9) for k in (1, 2)]
+    _, instances = drawn(swept, monkeypatch).axes
+    title = instances.get_legend().get_title().get_text()
+    assert title == "front of time and instances (6 of 9)"
 
 
 def test_a_key_that_no_point_has_is_refused() -> None:

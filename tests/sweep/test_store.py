@@ -68,6 +68,7 @@ BROKEN = [
     b'{"schema": 1, "key": 3, "status": "refused"}\n',
     b'{"schema": 1, "key": "b", "status": "lost"}\n',
     b'{"schema": 2, "key": "b", "status": "refused"}\n',
+    b'{"schema": 1, "key": ' + b"[" * 100_000 + b"\n",
     b"\x00\x00\x00\n",
     b"\n",
 ]

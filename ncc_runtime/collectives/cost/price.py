@@ -45,9 +45,9 @@ class Price:
 
     latency_ps: int
     bandwidth_ps: int
-    bound_ps_by_kind: Mapping[PartKind, int]  # of bandwidth_ps: which parts were the busiest
-    is_chain: bool  # rounds in turn decide, not the busiest part
-    bytes_by_part: np.ndarray = attrs.field(repr=False)  # (parts,) int64, of all rounds
+    bound_ps_by_kind: Mapping[PartKind, int]  #: of bandwidth_ps: which parts were the busiest
+    is_chain: bool  #: rounds in turn decide, not the busiest part
+    bytes_by_part: np.ndarray = attrs.field(repr=False)  #: (parts,) int64, of all rounds
 
     @property
     def time_ps(self) -> int:

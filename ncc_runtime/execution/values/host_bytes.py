@@ -12,7 +12,13 @@ import numpy as np
 
 from ncc_runtime.execution.scheduler import RowBatch
 from ncc_runtime.execution.values.devices import Devices, PreparedInstruction
-from ncc_runtime.execution.values.kernels.scratch import plan_bytes, step_bytes
+from ncc_runtime.execution.values.kernels.scratch import (
+    Held,
+    Scratch,
+    most_held,
+    plan_scratch,
+    step_scratch,
+)
 from ncc_runtime.execution.values.memory import touched_bytes
 from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
@@ -81,18 +87,22 @@ def _scratch_bytes(devices: Devices) -> int:
                 for row in range(len(queue.table.opcode))
             ]
         ]
+    is_literal = tape is None or bool(tape.row_by_row)
     most = prepared = 0
+    held = Held()
     for batches in rounds:
         tasks: list[int] = []
         for batch in batches:
             if batch.collective is not None:
                 tasks.append(devices.evaluation(batch).scratch_bytes)
             elif isinstance(queues[batch.queue], EngineQueue):
-                own = [sum(map(_instruction_bytes, some)) for some in _performed(devices, batch)]
-                tasks += own
+                for some in _performed(devices, batch):
+                    taken = [_scratch_of(one, keeps=is_literal) for one in some]
+                    tasks.append(sum(own for own, _ in taken))
+                    held = most_held([held, *(kept for _, kept in taken)])
         prepared += PREPARED_BYTES * len(tasks)
         most = max(most, sum(sorted(tasks)[-devices.threads :]))
-    is_literal = tape is None or bool(tape.row_by_row)
+    most += held.all * devices.threads
     # the allocator does not find room for an array wherever another one was
     return most + most // 8 + prepared + TRANSFER_BYTES * is_literal
 
@@ -105,17 +115,21 @@ def _performed(devices: Devices, batch: RowBatch) -> list[Sequence[PreparedInstr
     return [] if OPCODES[name].shape is Shape.CONTROL else devices.instructions_of(batch)
 
 
-def _instruction_bytes(one: PreparedInstruction) -> int:
+def _scratch_of(one: PreparedInstruction, *, keeps: bool) -> tuple[int, Held]:
+    """What is freed after it, and what its thread keeps; with `keeps`, results are copied."""
     call, ranks = one.call, len(one.call.ranks)
-    written = sum(result.size_bytes for result in call.results)
-    if one.plan is not None:
-        return plan_bytes(one.plan) + one.overlaps * written * ranks
-    if one.updates is not None:
-        return 0
+    written = sum(result.size_bytes for result in call.results) * ranks
+    beside = (one.overlaps + keeps) * written
+    found: Scratch
+    if one.plan is not None and not keeps:
+        found = plan_scratch(one.plan)
+        return found.of(1) + beside, found.held
+    if one.updates is not None and not keeps:
+        return 0, Held()
     if call.opcode == FUSION:
         fusion = call.program.fusions[call.integer("fusion")]
-        most = max(
-            step_bytes(
+        steps = [
+            step_scratch(
                 call.program,
                 step.opcode,
                 step.attributes,
@@ -123,8 +137,17 @@ def _instruction_bytes(one: PreparedInstruction) -> int:
                 fusion.types(step.results),
             )
             for step in fusion.body
-        )
-        return (most + sum(value.size_bytes for value in fusion.values)) * ranks
+        ]
+        values = sum(value.size_bytes for value in fusion.values) * ranks
+        most = max(step.of(ranks) for step in steps)
+        return most + values + keeps * written, most_held(step.held for step in steps)
     operands: list[Typed] = [call.program.tensors[TensorId(tensor)] for tensor, _ in one.operands]
-    own = step_bytes(call.program, call.opcode, call.attributes, operands, call.results)
-    return (own + one.overlaps * written) * ranks
+    found = step_scratch(
+        call.program,
+        call.opcode,
+        call.attributes,
+        operands,
+        call.results,
+        writes_in_place=one.is_apart and not keeps,
+    )
+    return found.of(ranks) + beside, found.held

@@ -62,7 +62,7 @@ class TomlFile:
         try:
             whole = read_file(file, MOST_TOML_BYTES)
             if other := recognised(whole, role):
-                what = "a topology" if role is FileRole.TOPOLOGY else role.value
+                what = role.value if role is FileRole.FAULTS else f"a {role.value}"
                 raise TopologyError(f"{origin}: not {what} in TOML, but {other}")
             data = whole.removeprefix(codecs.BOM_UTF8)  # errors of utf-8-sig count from behind it
             return cls(origin, data.decode() or "\n")  # "" would stand for a shipped file

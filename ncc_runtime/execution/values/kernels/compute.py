@@ -89,7 +89,7 @@ def _reshape(call: KernelCall, operands: Arrays) -> Arrays:
     return [operands[0].reshape(len(call.ranks), *call.results[0].shape)]
 
 
-_STRIP = 64
+STRIP = 64
 """Elements: rows of a cache's line or more, few enough that their lines stay in the first cache."""
 
 
@@ -97,7 +97,7 @@ def _transpose(call: KernelCall, operands: Arrays, out: np.ndarray | None = None
     array = operands[0].transpose(0, *(axis + 1 for axis in call.integers("dimensions")))
     steps = [abs(step) for step in array.strides]
     inner = steps.index(min(steps))
-    if out is None or inner == array.ndim - 1 or array[0].nbytes < _STRIP**2:
+    if out is None or inner == array.ndim - 1 or array[0].nbytes < STRIP**2:
         return [array]
     # Row by row of the result each element would be of another line of the cache. So strips along
     # the operand's inner dimension are copied as they lie, and turned from there.
@@ -106,9 +106,9 @@ def _transpose(call: KernelCall, operands: Arrays, out: np.ndarray | None = None
     order = np.argsort([-step for step in steps], kind="stable").tolist()
     back = np.argsort(order).tolist()
     for rank in range(len(array)):
-        for start in range(0, array.shape[inner], _STRIP):
+        for start in range(0, array.shape[inner], STRIP):
             at = [slice(None)] * array.ndim
-            at[0], at[inner] = slice(rank, rank + 1), slice(start, start + _STRIP)
+            at[0], at[inner] = slice(rank, rank + 1), slice(start, start + STRIP)
             strip = np.ascontiguousarray(source[tuple(at)].transpose(order))
             target[tuple(at)] = strip.transpose(back)
     return [out]

@@ -96,6 +96,11 @@ def fold_of_rows(
     return joined
 
 
+def has_loop(opcode: str, dtype: np.dtype) -> bool:
+    """Whether it folds with one operation, not by the region."""
+    return _fold_by(opcode, dtype) is not None
+
+
 def _fold_by(opcode: str, dtype: np.dtype) -> _Fold | None:
     """What folds with one operation; None if only the region does."""
     wide = wide_type(dtype)
@@ -130,11 +135,15 @@ def _extreme(opcode: str, array: np.ndarray) -> np.ndarray:
     found = np.asarray(_EXTREMES[opcode].reduce(array, axis=1))
     is_zero = found == 0
     if is_zero.any():  # numpy takes either one
-        some = np.moveaxis(array, 1, -1)[is_zero]
-        is_wanted = (some == 0) & (np.signbit(some) == (opcode == "minimum"))
         zero = found.dtype.type(0)
         wanted, other = (-zero, zero) if opcode == "minimum" else (zero, -zero)
-        found[is_zero] = np.where(is_wanted.any(axis=-1), wanted, other)
+        rows, columns = np.nonzero(is_zero)
+        step = max(1, PART_ELEMENTS // array.shape[1])
+        for start in range(0, len(rows), step):
+            at = rows[start : start + step], columns[start : start + step]
+            some = array[at[0], :, at[1]]
+            is_wanted = (some == 0) & (np.signbit(some) == (opcode == "minimum"))
+            found[at] = np.where(is_wanted.any(axis=-1), wanted, other)
     return found
 
 

@@ -147,7 +147,9 @@ def _packed(keys: np.ndarray) -> np.ndarray | None:
 
 
 def _places(packed: np.ndarray) -> np.ndarray:
-    return (packed & packed.dtype.type((1 << _INDEX_BITS) - 1)).astype(np.int64, copy=False)
+    """What was packed becomes the places."""
+    packed &= packed.dtype.type((1 << _INDEX_BITS) - 1)
+    return packed.view(np.int64)
 
 
 def stable_order(keys: np.ndarray) -> np.ndarray:

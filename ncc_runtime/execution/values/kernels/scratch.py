@@ -5,19 +5,23 @@ Bytes of the arrays that numpy makes on the way, at their height; measured for e
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import attrs
 import numpy as np
 
 from ncc_runtime.execution.values.kernels.blockwise import BLOCK_BYTES, BlockPlan
-from ncc_runtime.execution.values.kernels.folds import SUMS
-from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, wide_type
+from ncc_runtime.execution.values.kernels.compute import KERNELS_INTO, STRIP
+from ncc_runtime.execution.values.kernels.folds import PART_ELEMENTS, SUMS, has_loop
+from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, is_narrow_float, wide_type
 from ncc_runtime.execution.values.kernels.products import PATCH_ELEMENTS
 from ncc_runtime.execution.values.kernels.regions import single_opcode
+from ncc_runtime.execution.values.kernels.windows import NEUTRAL, padded_shape
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, Program, Typed
+from ncc_runtime.neff.shared.windows import WindowDimension, read_labels, read_window
 
-_VIEWS = frozenset({"broadcast", "copy", "iota", "reshape", "reverse", "slice", "transpose"})
+_VIEWS = frozenset({"broadcast", "copy", "iota", "reshape", "reverse", "slice"})
 """Opcodes that give views of their operands, which are copied into the results."""
 
 _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
@@ -28,84 +32,254 @@ _INDEX = 8
 _SORTED_INDEX = 60
 """Bytes for each index of a scatter, which sorts them."""
 
+_Attributes = Mapping[str, AttributeValue]
 
-def step_bytes(
+
+@attrs.frozen
+class Held:
+    """Memory that a thread keeps for the next product or convolution (`ThreadMemory`), in bytes."""
+
+    left: int = 0
+    right: int = 0
+    sums: int = 0
+    patches: int = 0
+    other_sums: int = 0
+
+    @property
+    def all(self) -> int:
+        """Of one thread."""
+        return sum(attrs.astuple(self))
+
+
+def most_held(some: Iterable[Held]) -> Held:
+    """What is kept after all of them: of each kind the largest."""
+    return Held(*map(max, zip(*map(attrs.astuple, [Held(), *some]), strict=True)))
+
+
+@attrs.frozen
+class Scratch:
+    """What an operation takes, in bytes.
+
+    - `each`: for each rank that is computed at the same time
+    - `once`: however many these are: for one rank after another, or one part
+    - `held`: what the thread keeps then
+    """
+
+    each: int = 0
+    once: int = 0
+    held: Held = Held()
+
+    def of(self, ranks: int) -> int:
+        """Without what the thread keeps."""
+        return self.each * ranks + self.once
+
+
+def step_scratch(
     program: Program,
     opcode: str,
-    attributes: Mapping[str, AttributeValue],
+    attributes: _Attributes,
     operands: Sequence[Typed],
     results: Sequence[Typed],
-) -> int:
-    """Of one rank, for an operation that is performed whole: its results are new arrays too."""
+    *,
+    writes_in_place: bool = False,
+) -> Scratch:
+    """Of an operation that is performed whole.
+
+    Its results are new arrays too, unless it writes where they lie, if it can.
+    """
     own, written = (sum(one.size_bytes for one in some) for some in (operands, results))
     read, wide = (sum(map(_wide_bytes, some)) for some in (operands, results))
-    if opcode in _VIEWS:
-        return 0
+    is_in_place = writes_in_place and opcode in KERNELS_INTO
+    new = 0 if is_in_place else written
+    if opcode in _VIEWS or (opcode == "transpose" and not is_in_place):
+        return Scratch()
+    if opcode == "transpose":
+        columns = max(1, *operands[0].shape[-1:])
+        return Scratch(once=2 * own * min(STRIP, columns) // columns)  # a strip and the next
     if opcode in (CONSTANT, "concatenate", "dynamic-update-slice", "pad"):
-        return written
+        return Scratch(new)
     if opcode == "dynamic-slice":
-        return 2 * written
+        return Scratch(written + new)
     if OPCODES[opcode].shape in _ELEMENTWISE:
-        return written + 2 * wide + (read if read > own else 0)
+        return Scratch(written + 2 * wide + (read if read > own else 0))
     if opcode == "dot":
-        if results[0].dtype.is_float or results[0].dtype.is_complex:
-            return written + (read + wide if (read, wide) != (own, written) else 0)
-        return written + _INDEX * sum(one.elements for one in (*operands, *results, *results))
-    if opcode == "gather":
-        return written + 2 * _INDEX * operands[1].elements
-    if opcode == "scatter":
-        return 3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements
-    if opcode in ("sort", "topk"):
-        return _INDEX * operands[0].elements + 2 * operands[0].size_bytes + own
-    if opcode == "reduce":
-        return _fold_bytes(program, attributes, operands) + written
+        return _product_scratch(operands, results[0], new)
     if opcode == "convolution":
-        kind = _wide(results[0]).itemsize
-        exact = 1 if results[0].dtype.is_float else max(1, _INDEX // kind)
-        return int(3.5 * exact * (read + wide)) + 2 * exact * kind * PATCH_ELEMENTS
-    if opcode in ("reduce-window", "select-and-scatter"):
-        return 6 * max(read, wide) + written
-    return 5 * (read + wide)
+        return _convolution_scratch(attributes, operands, results[0], new)
+    if opcode == "gather":
+        return _gather_scratch(attributes, operands, results[0], is_in_place)
+    if opcode == "scatter":
+        return Scratch(3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements)
+    if opcode in ("sort", "topk"):
+        return Scratch(_INDEX * operands[0].elements + 2 * operands[0].size_bytes + own)
+    if opcode == "reduce":
+        return _fold_scratch(program, attributes, operands, written)
+    if opcode == "reduce-window":
+        return _window_scratch(program, attributes, operands[0], results[0])
+    if opcode == "select-and-scatter":
+        return Scratch(6 * max(read, wide) + written)
+    return Scratch(5 * (read + wide))
 
 
-def _fold_bytes(
-    program: Program, attributes: Mapping[str, AttributeValue], operands: Sequence[Typed]
-) -> int:
+def _is_summed_as_it_is(operands: Sequence[Typed], result: Typed) -> bool:
+    """Whether a product is of float32, float64 or complex numbers of one type."""
+    is_host = result.dtype.is_complex or result.dtype.numpy in HOST_FLOATS
+    return is_host and all(one.dtype is result.dtype for one in operands)
+
+
+def _canonical_bytes(result: Typed) -> int:
+    """To make NaNs the canonical one."""
+    size = result.size_bytes
+    return size * 5 // 2 if is_narrow_float(result.dtype.numpy) else size * result.dtype.is_float
+
+
+def _rounded_bytes(result: Typed) -> int:
+    """To round the sums of one rank: whole numbers by way of 64 bits."""
+    is_whole = result.dtype.is_integer
+    return result.size_bytes + _INDEX * result.elements * is_whole
+
+
+def _product_scratch(operands: Sequence[Typed], result: Typed, new: int) -> Scratch:
+    each = max(new, _canonical_bytes(result))
+    if _is_summed_as_it_is(operands, result):
+        return Scratch(each)
+    kind = _summed(operands, result)
+    left, right = (one.elements * kind for one in operands)
+    return Scratch(
+        new + _canonical_bytes(result),
+        _rounded_bytes(result),
+        Held(left, right, result.elements * kind),
+    )
+
+
+def _summed(operands: Sequence[Typed], result: Typed) -> int:
+    """Bytes of the type that products are summed in, at most."""
+    if result.dtype.is_float or result.dtype.is_complex:
+        return max(_wide(one).itemsize for one in (*operands, result))
+    return _INDEX
+
+
+def _convolution_scratch(
+    attributes: _Attributes, operands: Sequence[Typed], result: Typed, new: int
+) -> Scratch:
+    window = read_window(str(attributes["window"]))
+    labels = read_labels(str(attributes["dim_labels"]))
+    source, kernel = operands
+    kind = _summed(operands, result)
+    batch, features, *spatial = (source.shape[axis] for axis in labels.input_dimensions)
+    positions = (result.shape[axis] for axis in labels.result_dimensions[2:])
+    padded = batch * features * math.prod(padded_shape(spatial, window))
+    one_tap = batch * features * math.prod(positions)
+    taps = math.prod(one.size for one in window.dimensions)
+    patches = min(taps * one_tap, max(PATCH_ELEMENTS, result.elements, one_tap))
+    is_same = _is_summed_as_it_is(operands, result)
+    groups = (attributes["feature_groups"], attributes["batch_groups"])
+    rank = len(result.shape)
+    is_row_by_row = labels.result_dimensions == (0, rank - 1, *range(1, rank - 1))
+    held = Held(
+        0 if is_same else source.elements * kind,
+        0 if is_same else kernel.elements * kind,
+        0 if is_same and is_row_by_row and groups == (1, 1) else result.elements * kind,
+        patches * kind,
+        result.elements * kind if patches < taps * one_tap else 0,
+    )
+    once = padded * kind + 2 * kernel.elements * kind + _rounded_bytes(result)
+    return Scratch(new + _canonical_bytes(result), once, held)
+
+
+def _gather_scratch(
+    attributes: _Attributes, operands: Sequence[Typed], result: Typed, is_in_place: bool
+) -> Scratch:
+    """Indices as numbers of 64 bits: read, clamped, joined."""
+    sizes, offsets = attributes["slice_sizes"], attributes["offset_dims"]
+    mapped = attributes["start_index_map"]
+    assert isinstance(sizes, tuple), sizes
+    assert isinstance(offsets, tuple), offsets
+    assert isinstance(mapped, tuple), mapped
+    shape, rank = operands[0].shape, len(result.shape)
+    partial = [d for d, size in enumerate(sizes) if size != shape[d]]
+    are_rows = partial == [*range(len(partial))] and all(sizes[d] == 1 for d in partial)
+    is_in_place &= are_rows and offsets == (*range(rank - len(offsets), rank),)
+    batch = operands[1].elements // max(1, len(mapped))
+    beside = max(0, len(sizes) - len(mapped)) + 2
+    indices = _INDEX * (2 * operands[1].elements + beside * batch)
+    return Scratch(indices + (0 if is_in_place else result.size_bytes))
+
+
+def _fold_scratch(
+    program: Program, attributes: _Attributes, operands: Sequence[Typed], written: int
+) -> Scratch:
+    """Arrays are folded part by part, and copied first where what is folded is no run."""
     folded = operands[: len(operands) // 2]
-    region, dimensions = attributes["region"], attributes["dimensions"]
-    assert isinstance(region, int), region
+    number, dimensions = attributes["region"], attributes["dimensions"]
+    assert isinstance(number, int), number
     assert isinstance(dimensions, tuple), dimensions
-    own, wide = sum(one.size_bytes for one in folded), sum(map(_wide_bytes, folded))
-    rank = len(folded[0].shape)
-    is_last = sorted(dimensions) == [*range(rank - len(dimensions), rank)]
-    copied = 0 if is_last else own
-    if single_opcode(program.regions[region]) in SUMS and _wide(folded[0]) in HOST_FLOATS:
-        return copied + (wide + wide // 2 if wide > own else 0)
-    return own + 2 * wide
+    region, first = program.regions[number], min(dimensions, default=0)
+    is_run = sorted(dimensions) == [*range(first, first + len(dimensions))]
+    each = 2 * written + (0 if is_run else sum(one.size_bytes for one in folded))
+    opcode, kind = single_opcode(region), folded[0].dtype.numpy
+    size = math.prod(folded[0].shape[dimension] for dimension in dimensions)
+    part = min(folded[0].elements * program.ranks, PART_ELEMENTS)
+    if has_loop(opcode, kind):
+        if is_narrow_float(kind) or _wide(folded[0]) != kind:
+            return Scratch(each, 3 * part * _wide(folded[0]).itemsize)
+        if opcode in SUMS and kind in HOST_FLOATS:
+            return Scratch(each, part * kind.itemsize * 3 // 2)
+        if kind.kind == "f":  # the largest and the smallest look at zeros again
+            return Scratch(each, max(part, size) * (kind.itemsize + 3))
+        return Scratch(each)
+    values = 6 * sum(_wide(one).itemsize for one in folded) + 4 * len(region.body)
+    return Scratch(each, part * values)
 
 
-def plan_bytes(plan: BlockPlan) -> int:
+def _window_scratch(
+    program: Program, attributes: _Attributes, operand: Typed, result: Typed
+) -> Scratch:
+    number = attributes["region"]
+    assert isinstance(number, int), number
+    opcode, wide = single_opcode(program.regions[number]), _wide(operand)
+    if opcode not in NEUTRAL or operand.dtype.is_complex:
+        largest = max(_wide_bytes(operand), _wide_bytes(result))
+        return Scratch(6 * largest + result.size_bytes)
+    window = read_window(str(attributes["window"]))
+    alone = WindowDimension(size=1)
+    first = next((k for k, one in enumerate(window.dimensions) if one != alone), len(operand.shape))
+    rest = operand.shape[first:]
+    beyond = math.prod(padded_shape(operand.shape, window)) / max(1, operand.elements)
+    part = max(PART_ELEMENTS, math.prod(rest)) * max(1, beyond)
+    return Scratch(2 * result.size_bytes, int(6 * part) * wide.itemsize)
+
+
+def plan_scratch(plan: BlockPlan) -> Scratch:
     """Of a thread that performs a fusion block by block, for as many ranks as it does at once."""
     fusion, at_once = plan.fusion, max(1, BLOCK_BYTES // plan.rank_bytes)
-    kept, whole, in_blocks = set(plan.kept), 0, 0
+    kept, in_blocks = set(plan.kept), 0
+    whole: list[Scratch] = []
     for level in plan.levels:
         for row in level.whole:
             step = fusion.body[row]
             kept.update(step.results)
             operands, results = fusion.types(step.operands), fusion.types(step.results)
-            own = step_bytes(plan.program, step.opcode, step.attributes, operands, results)
-            whole = max(whole, own)
+            whole.append(
+                step_scratch(plan.program, step.opcode, step.attributes, operands, results)
+            )
         for loop in level.loops:
+            written = [value for row in loop.steps for value in fusion.body[row].results]
+            kinds = [fusion.values[value].dtype.numpy for value in written]
             sizes = [
-                _wide(fusion.values[value]).itemsize * math.prod(plan.block_shape(loop, value))
-                for row in loop.steps
-                for value in fusion.body[row].results
+                wide_type(kind).itemsize * math.prod(plan.block_shape(loop, value))
+                for value, kind in zip(written, kinds, strict=True)
             ]
-            # few values of a loop are alive at a time, and a step has few arrays beside them
+            # few values of a loop are alive at a time, and a step has few arrays beside them, with
+            # one more where numpy rounds to narrow floats
             largest = max(sizes, default=0)
-            in_blocks = max(in_blocks, min(sum(sizes), 6 * largest) + 3 * largest)
+            few = 4 if any(map(is_narrow_float, kinds)) else 3
+            in_blocks = max(in_blocks, min(sum(sizes), 6 * largest) + few * largest)
     beside = sum(fusion.values[value].size_bytes for value in kept.difference(fusion.results))
-    return at_once * (beside + whole + in_blocks)
+    return Scratch(
+        once=at_once * (beside + in_blocks) + max((one.of(at_once) for one in whole), default=0),
+        held=most_held(one.held for one in whole),
+    )
 
 
 def _wide(one: Typed) -> np.dtype:

@@ -48,6 +48,12 @@ def _padded_layout(dimension: WindowDimension, length: int) -> tuple[int, slice,
     return extent, slice(first, end), slice(start, last + 1, dilation)
 
 
+def padded_shape(shape: Sequence[int], window: Window) -> tuple[int, ...]:
+    """The lengths of the window's dimensions with padding and holes."""
+    lengths = zip(window.dimensions, shape, strict=True)
+    return tuple(_padded_layout(dimension, length)[0] for dimension, length in lengths)
+
+
 def element_under(
     array: np.ndarray, window: Window, offset: Sequence[int], first: int
 ) -> np.ndarray:
