@@ -91,7 +91,7 @@ def samples_of(words: Mapping[str, Any]) -> int | None:
 
 
 @attrs.frozen
-class Compiled:
+class CompiledModel:
     """The words of a program, as a point has them; or why there is none."""
 
     program: tuple[str, ...] = ()
@@ -100,13 +100,13 @@ class Compiled:
 
 def compiled(
     models: Sequence[Compilation], folder: Path, processes: int
-) -> dict[Compilation, Compiled]:
+) -> dict[Compilation, CompiledModel]:
     """All models, so many at a time; their programs lie in a folder, which is made."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: {reason_of(error)}") from error
-    found: dict[Compilation, Compiled] = {}
+    found: dict[Compilation, CompiledModel] = {}
     threads = concurrent.futures.ThreadPoolExecutor(processes)
     try:
         with phase("compiling models", "programs", len(models)) as now:
@@ -119,7 +119,7 @@ def compiled(
     return found
 
 
-def _compiled(model: Compilation, folder: Path) -> Compiled:
+def _compiled(model: Compilation, folder: Path) -> CompiledModel:
     record = folder / f"{model.name}.json"
     made_by = [version(), package_digest("ncc_compiler"), *model.arguments]
     if (kept := _kept(record, made_by)) is not None:
@@ -135,7 +135,7 @@ def _compiled(model: Compilation, folder: Path) -> Compiled:
         ]
         program = _program(model, reports)
     except InputError as error:
-        return Compiled(refusal=str(error))
+        return CompiledModel(refusal=str(error))
     sources = said["sources"] or [model.model]
     files = [*sources, *(report["neff"] for report in reports)]
     made = {
@@ -144,10 +144,10 @@ def _compiled(model: Compilation, folder: Path) -> Compiled:
         "program": program,
     }
     write_whole(record, json.dumps(made, indent=1).encode())
-    return Compiled(tuple(program))
+    return CompiledModel(tuple(program))
 
 
-def _kept(record: Path, made_by: Sequence[str]) -> Compiled | None:
+def _kept(record: Path, made_by: Sequence[str]) -> CompiledModel | None:
     """What has been compiled before of the same; None if anything has changed, or is not there."""
     try:
         made: Any = json_of(read_file(record, MOST_JSON_BYTES))
@@ -155,7 +155,7 @@ def _kept(record: Path, made_by: Sequence[str]) -> Compiled | None:
             return None
         if any(_digest(file) != digest for file, digest in made["files"].items()):
             return None
-        return Compiled(tuple(made["program"]))
+        return CompiledModel(tuple(made["program"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # or it is no record
         return None
 

@@ -102,7 +102,7 @@ class PlanText:
 
 
 @attrs.frozen
-class Point:
+class SweepPoint:
     """What is computed, where, by which choice, under which faults."""
 
     work: Bench | SweptProgram
@@ -187,7 +187,7 @@ class PointReader:
         )
         self._plan = functools.cache(_plan_text)
 
-    def point(self, words: Mapping[str, Any]) -> Point:
+    def point(self, words: Mapping[str, Any]) -> SweepPoint:
         """The point of words by their keys, as in a sweep's file; WordError.
 
         Keys that may have several words have a list of them.
@@ -201,7 +201,7 @@ class PointReader:
             with _of("faults"):
                 faults += self._faults_of_file(words["faults"])
         seed = words.get("fault_seed", 0) if faults else 0
-        return Point(work, place, files, options, plans, faults, seed)
+        return SweepPoint(work, place, files, options, plans, faults, seed)
 
     def _work(self, words: Mapping[str, Any]) -> Bench | SweptProgram:
         kinds = [key for key in ("op", "program", "model") if key in words]

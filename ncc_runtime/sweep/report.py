@@ -9,7 +9,7 @@ import attrs
 
 from ncc_runtime.report.run import SCHEMA
 from ncc_runtime.report.text_table import text_table
-from ncc_runtime.sweep.points import Bench, Point
+from ncc_runtime.sweep.points import Bench, SweepPoint
 from ncc_runtime.sweep.results import PointResult, Status
 from ncc_runtime.words import size_label
 
@@ -33,7 +33,7 @@ class SweepRow:
     """
 
     words: Mapping[str, Any]
-    point: Point | None  # None: of a model that does not compile
+    point: SweepPoint | None  # None: of a model that does not compile
     result: PointResult
     task: str
     samples: int | None = None
@@ -73,7 +73,7 @@ class SweepRow:
         return work.size_bytes if isinstance(work, Bench) else None
 
 
-def default_task(words: Mapping[str, Any], point: Point | None) -> str:
+def default_task(words: Mapping[str, Any], point: SweepPoint | None) -> str:
     """What a point does, where no `task` says it: `all_reduce of 1 MiB, bf16`, or its program."""
     if point is not None and isinstance(work := point.work, Bench):
         return f"{work.op} of {size_label(work.size_bytes)}, {work.dtype}"

@@ -21,7 +21,7 @@ from ncc_runtime.report.bench import program_of_case
 from ncc_runtime.report.bench_rows import BenchRow
 from ncc_runtime.report.run import memory_use
 from ncc_runtime.runtime import Model, load_on, program_of
-from ncc_runtime.sweep.points import Bench, Point, SweptPart
+from ncc_runtime.sweep.points import Bench, SweepPoint, SweptPart
 
 
 class Status(enum.StrEnum):
@@ -49,7 +49,7 @@ class PointResult:
     host_s: float = attrs.field(default=0.0, eq=False)  # that it took to compute
 
 
-def result_of(point: Point, programs: Mapping[str, bytes]) -> PointResult:
+def result_of(point: SweepPoint, programs: Mapping[str, bytes]) -> PointResult:
     """Compute a point; `programs` has the `.neff` files that it takes, by hash.
 
     What refuses it becomes its reason.
@@ -67,7 +67,7 @@ def result_of(point: Point, programs: Mapping[str, bytes]) -> PointResult:
     return attrs.evolve(result, host_s=time.perf_counter() - began_s)
 
 
-def _timed(point: Point, programs: Mapping[str, bytes]) -> PointResult:
+def _timed(point: SweepPoint, programs: Mapping[str, bytes]) -> PointResult:
     work = point.work
     if isinstance(work, Bench):
         program = program_of_case(work.case)
@@ -113,7 +113,7 @@ def _timed(point: Point, programs: Mapping[str, bytes]) -> PointResult:
     )
 
 
-def _model(program: Program, point: Point, *, times_only: bool) -> Model:
+def _model(program: Program, point: SweepPoint, *, times_only: bool) -> Model:
     placement = _placement(point.place, point.files, program.ranks)
     options = attrs.evolve(point.options, times_only=times_only)
     plans = [plan_file(plan.path, plan.target, plan.data) for plan in point.plans]

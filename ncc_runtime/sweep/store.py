@@ -34,7 +34,7 @@ _BEGIN = b'{"schema": '
 """Of every line, so that no other file is taken for one of ours, and cut."""
 
 
-class _Line(msgspec.Struct):
+class _ResultLine(msgspec.Struct):
     schema: int
 
 
@@ -129,7 +129,7 @@ def result_file(path: str) -> Iterator[ResultFile]:
 def _result(line: bytes) -> PointResult | None:
     """The result of a line; None if it is none of this schema."""
     try:
-        if msgspec.json.decode(line, type=_Line).schema != SCHEMA:
+        if msgspec.json.decode(line, type=_ResultLine).schema != SCHEMA:
             return None
         result = msgspec.json.decode(line, type=PointResult)
     except (msgspec.DecodeError, RecursionError):

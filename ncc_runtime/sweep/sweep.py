@@ -8,8 +8,14 @@ from pathlib import Path
 import attrs
 
 from ncc_runtime.progress import phase
-from ncc_runtime.sweep.models import Compilation, Compiled, compilation_of, compiled, samples_of
-from ncc_runtime.sweep.points import Point, PointReader, WordError, version
+from ncc_runtime.sweep.models import (
+    Compilation,
+    CompiledModel,
+    compilation_of,
+    compiled,
+    samples_of,
+)
+from ncc_runtime.sweep.points import PointReader, SweepPoint, WordError, version
 from ncc_runtime.sweep.report import SweepRow, default_task
 from ncc_runtime.sweep.results import PointResult, Status
 from ncc_runtime.sweep.store import ResultFile
@@ -22,7 +28,7 @@ class SweptPoint:
     """A point that has been read; or a refusal, where a model does not compile."""
 
     words: PointWords
-    point: Point | None
+    point: SweepPoint | None
     samples: int | None = None
     program: tuple[str, ...] = ()  # of a model: what it was compiled to
     refusal: PointResult | None = None
@@ -113,7 +119,7 @@ def read(
 
 
 def _point(
-    words: PointWords, reader: PointReader, programs: Mapping[Compilation, Compiled]
+    words: PointWords, reader: PointReader, programs: Mapping[Compilation, CompiledModel]
 ) -> SweptPoint:
     samples, said = samples_of(words.words), dict(words.words)
     if "model" not in said:

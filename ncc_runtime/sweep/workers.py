@@ -25,7 +25,7 @@ import attrs
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.progress import phase
-from ncc_runtime.sweep.points import Point, version
+from ncc_runtime.sweep.points import SweepPoint, version
 from ncc_runtime.sweep.results import PointResult, Status, result_of
 
 BATCH_S = 0.4
@@ -63,7 +63,7 @@ class Pool(Protocol):
     def width(self) -> int:
         """How many batches are computed at a time."""
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         """Have a batch computed; the future has BrokenExecutor if its process is lost."""
 
     def revive(self) -> None:
@@ -73,7 +73,7 @@ class Pool(Protocol):
         """Looked at now and then while nothing is done: InputError if nothing will be."""
 
 
-def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResult]]:
+def computed(points: Sequence[SweepPoint], pool: Pool) -> Iterator[Sequence[PointResult]]:
     """The results of points as they come, each once. NccError if no process can compute any."""
     # points with the same program and place follow each other, so that they find them read;
     # of many ranks first, so that the last ones are short
@@ -84,7 +84,7 @@ def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResu
         (False, lambda: 1),
     )
     for is_batched, most in rounds:
-        lost: list[Point] = []
+        lost: list[SweepPoint] = []
         yield from _computed(collections.deque(left), pool, most, lost, is_batched=is_batched)
         left = lost
     why = "for want of memory" + ", or as it did not stop in time" * (pool.timeout_s is not None)
@@ -93,10 +93,10 @@ def computed(points: Sequence[Point], pool: Pool) -> Iterator[Sequence[PointResu
 
 
 def _computed(
-    left: collections.deque[Point],
+    left: collections.deque[SweepPoint],
     pool: Pool,
     most: Callable[[], int],
-    lost: list[Point],
+    lost: list[SweepPoint],
     *,
     is_batched: bool,
 ) -> Iterator[Sequence[PointResult]]:
@@ -104,7 +104,7 @@ def _computed(
 
     `most` says how many batches may be under way at a time.
     """
-    under_way: dict[Future[list[PointResult]], list[Point]] = {}
+    under_way: dict[Future[list[PointResult]], list[SweepPoint]] = {}
     number, passed_s, is_broken = 0, 0.0, False
     while left or under_way:
         ahead = most()  # workers of a cluster come and go
@@ -138,7 +138,7 @@ def _computed(
             is_broken = False
 
 
-def _next_batch(left: collections.deque[Point], most: int) -> list[Point]:
+def _next_batch(left: collections.deque[SweepPoint], most: int) -> list[SweepPoint]:
     """The first points, of one program."""
     batch = [left.popleft()]
     while left and len(batch) < most and left[0].hashes == batch[0].hashes:
@@ -148,7 +148,7 @@ def _next_batch(left: collections.deque[Point], most: int) -> list[Point]:
 
 def results_of(
     sender: str,
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     programs: Mapping[str, bytes],
     timeout_s: float | None,
 ) -> list[PointResult]:
@@ -244,7 +244,7 @@ class LocalPool:
     def width(self) -> int:
         return self._processes
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
         return self.sent(results_of, version(), points, needed, self.timeout_s)
 
@@ -342,7 +342,7 @@ class DaskPool:
             self._counted_s = time.monotonic()
         return self._width
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         needed = {digest: self._programs[digest] for digest in points[0].hashes}
         return self.sent(results_of, version(), points, needed, self.timeout_s)
 

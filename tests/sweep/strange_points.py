@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from ncc_runtime.sweep import workers
-from ncc_runtime.sweep.points import Point
+from ncc_runtime.sweep.points import SweepPoint
 from ncc_runtime.sweep.results import PointResult
 from ncc_runtime.sweep.workers import LocalPool, results_of, version
 
@@ -21,7 +21,7 @@ def strange(
     once: frozenset[str],
     stuck: frozenset[str],
     folder: str,
-    points: Sequence[Point],
+    points: Sequence[SweepPoint],
     programs: Mapping[str, bytes],
     timeout_s: float | None,
 ) -> list[PointResult]:
@@ -35,7 +35,7 @@ def strange(
     workers.GRACE_S = 0.2
     computed = workers.result_of
 
-    def slow(point: Point, programs: Mapping[str, bytes]) -> PointResult:
+    def slow(point: SweepPoint, programs: Mapping[str, bytes]) -> PointResult:
         while point.key in stuck:
             time.sleep(FOR_EVER_S)  # which no exception of another thread ends
         return computed(point, programs)
@@ -57,7 +57,7 @@ class StrangePool(LocalPool):
         self.stuck: set[str] = set()
         self._folder = str(folder)
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         which = (frozenset(keys) for keys in (self.deadly, self.once, self.stuck))
         return self.sent(strange, *which, self._folder, points, {}, self.timeout_s)
 

@@ -18,7 +18,7 @@ from ncc_compiler.options import CompileOptions
 from ncc_runtime import progress_bar
 from ncc_runtime.cli import main
 from ncc_runtime.sweep import workers
-from ncc_runtime.sweep.points import Point
+from ncc_runtime.sweep.points import SweepPoint
 from ncc_runtime.sweep.results import PointResult, Status
 
 COMMAND = [
@@ -139,7 +139,7 @@ def test_points_of_one_key_are_computed_once(
 def test_failed_points_are_computed_again_only_if_that_is_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(point: Point, programs: object) -> PointResult:
+    def failing(point: SweepPoint, programs: object) -> PointResult:
         return PointResult(point.key, Status.FAILED, "the host is out of memory")
 
     class HerePool:
@@ -151,7 +151,7 @@ def test_failed_points_are_computed_again_only_if_that_is_asked_for(
         def width(self) -> int:
             return 1
 
-        def submit(self, points: list[Point]) -> Any:
+        def submit(self, points: list[SweepPoint]) -> Any:
             future: Any = workers.Future()
             found = workers.results_of(workers.version(), points, {}, None)
             future.set_result(found)

@@ -17,7 +17,7 @@ import pytest
 import ncc_compiler
 from ncc_runtime.cli import main
 from ncc_runtime.sweep import workers
-from ncc_runtime.sweep.points import Point
+from ncc_runtime.sweep.points import SweepPoint
 from ncc_runtime.sweep.results import PointResult, Status
 from ncc_runtime.sweep.store import ResultFile
 from ncc_runtime.sweep.workers import DaskPool, computed
@@ -152,7 +152,7 @@ class StrangeDaskPool(DaskPool):
 
     deadly: frozenset[str] = frozenset()
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         return self.sent(strange, self.deadly, frozenset(), frozenset(), "/tmp", points, {}, None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ncc_runtime.sweep.points import Point, PointReader
+from ncc_runtime.sweep.points import PointReader, SweepPoint
 from ncc_runtime.sweep.report import SweepReport, SweepRow, front, in_order, varying
 from ncc_runtime.sweep.results import PointResult, Status
 from tests.example_count import examples
@@ -23,7 +23,7 @@ def row(
     time_us: float | None,
     instances: int = 1,
     task: str = "step",
-    point: Point = PLAIN,
+    point: SweepPoint = PLAIN,
     samples: int | None = None,
     reason: str = "does not fit",
     **words: object,

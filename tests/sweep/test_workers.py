@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from ncc_runtime.errors import InputError
 from ncc_runtime.sweep import workers
-from ncc_runtime.sweep.points import Point, PointReader, version
+from ncc_runtime.sweep.points import PointReader, SweepPoint, version
 from ncc_runtime.sweep.results import PointResult, Status, result_of
 from ncc_runtime.sweep.workers import LocalPool, Workers, computed, results_of
 from tests.example_count import examples
 from tests.sweep.strange_points import strange_pool
 
 
-def points_of(count: int) -> list[Point]:
+def points_of(count: int) -> list[SweepPoint]:
     reader = PointReader()
     return [
         reader.point({"op": "all_reduce", "ranks": 2, "size": 4 * (1 + number)})
@@ -82,7 +82,7 @@ class UnluckyPool:
     def width(self) -> int:
         return 2
 
-    def submit(self, points: Sequence[Point]) -> "Future[list[PointResult]]":
+    def submit(self, points: Sequence[SweepPoint]) -> "Future[list[PointResult]]":
         found: Future[list[PointResult]] = Future()
         is_deadly = any(point.key in self._deadly for point in points)
         if is_deadly or (self._losses and self._losses.pop()):
@@ -122,7 +122,7 @@ def test_each_point_has_one_result_whatever_is_lost(
 def test_a_point_that_takes_too_long_has_failed_and_the_next_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def slow(point: Point, programs: object) -> PointResult:
+    def slow(point: SweepPoint, programs: object) -> PointResult:
         while point is POINTS[0]:
             time.sleep(0.001)
         return EXPECTED[point.key]
@@ -137,7 +137,7 @@ def test_a_point_that_takes_too_long_has_failed_and_the_next_is_computed(
 def test_the_end_of_a_time_that_comes_with_the_result_harms_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def close(point: Point, programs: object) -> PointResult:
+    def close(point: SweepPoint, programs: object) -> PointResult:
         until = time.monotonic() + 0.0498
         while time.monotonic() < until:
             pass
