@@ -805,7 +805,8 @@ class _BlockStep:
             if not place.flags.c_contiguous:
                 out = np.empty_like(place, order="C")
         self._function(*operands, out=out)
-        self._make_nans_canonical(out)
+        if not keeps_bits(self._step.opcode, out.dtype):
+            self._make_nans_canonical(out)
         if out is not place:
             place[...] = out
         values[value] = place
