@@ -1,5 +1,6 @@
 """Methods of records are compiled once on a machine, and mean what attrs wrote."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -133,6 +134,14 @@ def test_a_hash_of_another_form_is_compiled_in_each_process() -> None:
     code = RecordCode("t")
     text = "def f(self):\n    return hash((self.salt, 1))\n"
     assert code.compiled(text, "f", "exec").co_filename == "f"
+    assert not code._used
+
+
+def test_what_attrs_may_come_to_compile_otherwise_is_compiled_in_each_process() -> None:
+    code = RecordCode("t")
+    assert code.compiled(ast.parse("a = 1"), "f", "exec").co_filename == "f"
+    assert code.compiled("a = 1", "f", "exec", 0, True).co_filename == "f"
+    assert code.compiled("a = 1", "f", "exec", dont_inherit=True).co_filename == "f"
     assert not code._used
 
 
