@@ -264,15 +264,20 @@ def test_one_array_for_all_ranks_is_not_compared_but_known() -> None:
     assert RankedArray.of_each(np.stack([array] * 4)).row_of.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("op", ["maximum", "minimum", "add", "multiply"])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.S32, DType.U8])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op in ("maximum", "minimum", "add", "multiply")
+        for dtype in (DType.F32, DType.F64, DType.S32, DType.U8)
+        if not (op in folds.SUMS and dtype.is_float)  # which go by numpy's order, not in pairs
+    ],
+)
 def test_folds_by_numpys_loops_have_the_bits_of_folds_in_pairs(op: str, dtype: DType) -> None:
     draw = np.random.default_rng(0)
     region = Region("r", (dtype, dtype), (RegionInstr(op, (0, 1), dtype),), (2,))
     join = folds.fold_of_rows(op, dtype.numpy)
     assert join is not None
-    if op in ("add", "multiply") and dtype.is_float:
-        return  # by numpy's order, not in pairs
     some = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2] if dtype.is_float else [0, 1, 2, 3]
     for size in (1, 2, 3, 7, 40):
         rows = draw.choice(np.array(some, dtype.numpy), (200, size))
@@ -281,3 +286,25 @@ def test_folds_by_numpys_loops_have_the_bits_of_folds_in_pairs(op: str, dtype: D
         with np.errstate(all="ignore"):
             (wanted,) = regions.evaluate(region, [start, *(pair[:, 0] for pair in pairs)])
             assert canonical_nans(join(start, rows)).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("op", folds.SUMS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("part", [64, 1 << 17])
+def test_sums_over_any_dimensions_have_the_bits_of_sums_over_the_last(
+    op: str, dtype: DType, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of numpy over contiguous rows."""
+    monkeypatch.setattr(folds, "PART_ELEMENTS", part)
+    draw = np.random.default_rng(0)
+    region = Region("r", (dtype, dtype), (RegionInstr(op, (0, 1), dtype),), (2,))
+    ufunc = folds.SUMS[op]
+    start = draw.standard_normal(2).astype(dtype.numpy)
+    for size in (*range(1, 20), 127, 128, 129, 255, 256, 257, 1000, 1031):
+        array = draw.standard_normal((2, 3, size, 5)).astype(dtype.numpy)
+        array[:, 0] = -0.0
+        rows = np.ascontiguousarray(np.moveaxis(array, 2, 3))
+        wanted = canonical_nans(ufunc(start.reshape(2, 1, 1), ufunc.reduce(rows, axis=3)))
+        for given_, axis in ((rows, 2), (array, 1)):
+            (found,) = folds.fold(region, [given_], [start], (axis,))
+            assert found.tobytes() == wanted.tobytes(), size
