@@ -218,7 +218,7 @@ def test_a_folded_constant_is_the_nan_that_the_device_gives(call: str) -> None:
     assert ours(text, 0).tolist() == ours(text, 1).tolist()
 
 
-@pytest.mark.parametrize("kind, word", [("f32", 0xFFC12345), ("f64", 0xFFF8000000012345)])
+@pytest.mark.parametrize(("kind", "word"), [("f32", 0xFFC12345), ("f64", 0xFFF8000000012345)])
 def test_a_sign_that_changes_in_blocks_keeps_the_bits_of_a_nan(kind: str, word: int):
     text = f"""HloModule m
 ENTRY main {{

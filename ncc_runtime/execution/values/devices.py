@@ -65,7 +65,6 @@ SMALL_BYTES = 64 * 1024
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
-
 AS_THEY_ARE = 1
 """How often rounds are performed as they are before calls are made for them: most programs run
 once, and to make the calls takes longer than to perform them."""
@@ -484,7 +483,7 @@ class Devices:
         self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
     ) -> "RowLayout":
         """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
-        key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
+        key = tape, borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
         if key not in self._layouts:
             if len(self._layouts) == KEPT_LAYOUTS:
                 del self._layouts[next(iter(self._layouts))]

@@ -24,9 +24,8 @@ BLOCK_BYTES = 1 << 17
 """What is copied to several ranks stays in a core's cache meanwhile."""
 
 
-
 def _reference_counts(arrays: Iterable[np.ndarray]) -> list[int]:
-    """How many references there are to each; some are of this function, and Pythons differ in it."""
+    """How many there are to each; some are of this function, and Pythons differ in those."""
     return [sys.getrefcount(array) for array in arrays]
 
 

@@ -869,7 +869,7 @@ class _BlockStep:
         values[self._step.results[0]] = self._out
 
     def _reduce(self, values: dict[int, np.ndarray]) -> None:
-        """A fold of the last dimensions of one array, as `regions.fold` does it."""
+        """A fold of the last dimensions of one array, as `folds.fold` does it."""
         array, initial = (values[value] for value in self._step.operands)
         start = initial.reshape(self._column)
         total = self._fold(start, np.ascontiguousarray(array).reshape(self._rows))
