@@ -333,7 +333,7 @@ class Model:
         expected = [expected_input(program, k, given) for k in range(len(program.inputs))]
         machine.choose_layout(
             [one.row_of for one in expected],
-            [one.is_apart for one in expected],
+            [one.is_contiguous for one in expected],
             tape,
             keeps_state=keeps_state,
         )
