@@ -130,6 +130,23 @@ def test_a_damaged_file_is_made_anew(cache: Path) -> None:
         assert used_for("t")._known
 
 
+def test_without_a_folder_that_can_be_written_all_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container of which nothing can be written, where Python finds no temporary folder."""
+
+    def none_found() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "file" / name))
+    monkeypatch.setattr("tempfile.gettempdir", none_found)
+    code = used_for("t")
+    assert behaviour_of(*records())
+    code.save()
+    assert not used_for("t")._known
+
+
 def test_a_hash_of_another_form_is_compiled_in_each_process() -> None:
     code = RecordCode("t")
     text = "def f(self):\n    return hash((self.salt, 1))\n"
