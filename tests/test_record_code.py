@@ -33,6 +33,7 @@ print("COUNT", count)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache; afterwards attrs compiles its texts as ever."""
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield tmp_path / "ncc"
     vars(attrs_in_the_making).pop("compile", None)
 
@@ -41,7 +42,7 @@ def compiled_by(package: str, arguments: list[str], cache: Path) -> int:
     """Methods of our records that a command compiles in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", COUNTED.format(package=package, arguments=arguments)],
-        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent)},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent), "TMPDIR": str(cache.parent)},
         capture_output=True,
         text=True,
         check=True,
