@@ -69,13 +69,19 @@ def shared(draw: st.DrawFn, arrays: Sequence[np.ndarray]) -> list[RankedArray]:
 def assert_as_literal(
     model: Model, given_: Sequence[RankedArray], patched: dict[tuple[object, str], int]
 ) -> None:
-    literal = model.run(given_, clock=False, checked=True)
+    others = [RankedArray(np.roll(one.array, 1, 0), one.row_of) for one in given_]  # equal as these
+    literal, of_others = (model.run(some, clock=False, checked=True) for some in (given_, others))
     with pytest.MonkeyPatch.context() as patch:
         for (module, name), value in patched.items():
             patch.setattr(module, name, value)
-        for threads in (1, 2, 2):
-            run = model.run(given_, clock=False, threads=threads)
-            for mine, theirs in zip(run.outputs, literal.outputs, strict=True):
+        for threads, some, wanted in (
+            (1, given_, literal),
+            (2, given_, literal),
+            (2, others, of_others),
+            (2, given_, literal),
+        ):
+            run = model.run(some, clock=False, threads=threads)
+            for mine, theirs in zip(run.outputs, wanted.outputs, strict=True):
                 assert mine.tobytes() == theirs.tobytes()
             assert all(out.flags.writeable for out in run.outputs)
 
@@ -256,6 +262,25 @@ def test_outputs_are_the_callers_own(nothing_is_small) -> None:
     for out, one in zip(again.outputs, wanted, strict=True):
         np.testing.assert_array_equal(out, one)
     assert not any(out.any() for out in first.outputs)
+
+
+def test_a_scalar_that_ranks_share_is_read_anew_in_every_run(nothing_is_small) -> None:
+    text = """HloModule m, replica_count=3
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY main {
+  x = f32[6] parameter(0)
+  y = f32[6] parameter(1)
+  zero = f32[] constant(0)
+  sum = f32[] reduce(x, zero), dimensions={0}, to_apply=add
+  wide = f32[6] broadcast(sum), dimensions={}
+  ROOT z = f32[6] add(wide, y)
+}"""
+    model = ncc_runtime.load(ncc_compiler.compile_text(text, ncc_compiler.CompileOptions(level=0)))
+    y = np.arange(18, dtype=np.float32).reshape(3, 6)
+    for number in range(4):
+        x = np.full(6, number, np.float32)
+        (found,) = model.run(x, y, clock=False).outputs
+        np.testing.assert_array_equal(found, y + 6 * number)
 
 
 def test_one_array_for_all_ranks_is_not_compared_but_known() -> None:
