@@ -1056,7 +1056,8 @@ def _even_runs(columns: Sequence[np.ndarray]) -> Iterator[slice]:
 def _rows_of(array: np.ndarray, rows: Rows) -> np.ndarray:
     if isinstance(rows, tuple):
         row, count = rows
-        return np.broadcast_to(array[row], (count, *array.shape[1:]))
+        # a view, also of scalars
+        return np.broadcast_to(array[row : row + 1], (count, *array.shape[1:]))
     return array[rows]
 
 
