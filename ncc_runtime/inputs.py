@@ -270,7 +270,7 @@ class ExpectedInput:
     """What `bound_inputs` will give for a parameter, and what that takes of the host's memory."""
 
     row_of: np.ndarray  # (ranks,) as in RankedArray
-    is_apart: bool  # its rows have no gaps
+    is_contiguous: bool  # its rows have no gaps
     held_bytes: int  # of an array that is made for it; 0 for the caller's own
     passing_bytes: int  # beside it, while it is made
 
@@ -313,8 +313,8 @@ def expected_input(program: Program, number: int, given: Given) -> ExpectedInput
     if isinstance(array, np.ndarray) and not is_common:
         ranked = RankedArray.of_each(array)
     if is_ready:
-        is_apart = is_common or ranked.memory() is not None
-        return ExpectedInput(ranked.row_of, is_apart, 0, 0)
+        is_contiguous = is_common or ranked.memory() is not None
+        return ExpectedInput(ranked.row_of, is_contiguous, 0, 0)
     stored = math.prod(array.shape) * array.dtype.itemsize
     return ExpectedInput(ranked.row_of, True, len(ranked.array) * size, stored)
 

@@ -14,6 +14,7 @@ import marshal
 import re
 import zlib
 from types import CodeType
+from typing import Any
 
 from ncc_runtime.user_cache import folders, keep, kept
 
@@ -35,8 +36,10 @@ class RecordCode:
                 self._known = marshal.loads(content)  # noqa: S302 - this user's own, and undamaged
                 return
 
-    def compiled(self, text: str, filename: str, mode: str) -> CodeType:
-        """What `compile` gives."""
+    def compiled(self, text: Any, filename: str, mode: str, *how: Any, **settings: Any) -> Any:
+        """What `compile` gives; kept if attrs calls it as it does today."""
+        if how or settings or not isinstance(text, str):
+            return compile(text, filename, mode, *how, **settings)
         if "hash((" in text:
             # attrs adds a number that differs between classes, and so between processes
             text, count = _SALT.subn(f" {zlib.crc32(filename.encode())}", text)

@@ -387,14 +387,13 @@ class Model:
         expected = [expected_input(program, k, given) for k in range(len(program.inputs))]
         machine.choose_layout(
             [one.row_of for one in expected],
-            [one.is_apart for one in expected],
+            [one.is_contiguous for one in expected],
             tape,
             keeps_state=keeps_state,
         )
         bytes_of_steps = [device_bytes(machine)]
-        for _ in range(
-            MOST_LAYOUTS if feed else 0
-        ):  # what outputs feed may be equal on fewer ranks
+        for _ in range(MOST_LAYOUTS if feed else 0):
+            # what outputs feed may be equal on fewer ranks
             before = machine.layout
             machine.choose_next_layout(feed)
             if machine.layout is before:
@@ -479,14 +478,20 @@ class Model:
             memory = self._checked_memory(
                 machine, tape, given, options, keeps_state=True, feed=between.feed
             )
-            machine.load(arrays, unchanged, tape, keeps_state=True)
-            for step in range(first, first + steps):
-                if step > first:
-                    started = time.perf_counter()
-                    machine.load_again(between.feed, between.of_step(step), tape)
-                is_shown = outputs_at is None or step in outputs_at
-                run = self._computed(machine, given, options, started, known, is_shown)
-                yield attrs.evolve(run, host_memory=memory)
+            # they hold the state: a run between two steps gets devices of its own
+            kept = self._machines, self._memory
+            self._machines, self._memory = {}, {}
+            try:
+                machine.load(arrays, unchanged, tape, keeps_state=True)
+                for step in range(first, first + steps):
+                    if step > first:
+                        started = time.perf_counter()
+                        machine.load_again(between.feed, between.of_step(step), tape)
+                    is_shown = outputs_at is None or step in outputs_at
+                    run = self._computed(machine, given, options, started, known, is_shown)
+                    yield attrs.evolve(run, host_memory=memory)
+            finally:
+                self._machines, self._memory = kept
 
         return runs()
 

@@ -27,8 +27,8 @@ def folders() -> Iterator[Path]:
             yield cache
     import tempfile
 
-    folder = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # there may be none, either
+        folder = Path(tempfile.gettempdir()) / f"ncc-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
         is_private = status.st_uid == os.getuid() and not status.st_mode & 0o22

@@ -1,5 +1,6 @@
 """Methods of records are compiled once on a machine, and mean what attrs wrote."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ print("COUNT", count)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache; afterwards attrs compiles its texts as ever."""
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     yield tmp_path / "ncc"
     vars(attrs_in_the_making).pop("compile", None)
 
@@ -40,7 +42,7 @@ def compiled_by(package: str, arguments: list[str], cache: Path) -> int:
     """Methods of our records that a command compiles in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-c", COUNTED.format(package=package, arguments=arguments)],
-        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent)},
+        env={**os.environ, "XDG_CACHE_HOME": str(cache.parent), "TMPDIR": str(cache.parent)},
         capture_output=True,
         text=True,
         check=True,
@@ -129,10 +131,35 @@ def test_a_damaged_file_is_made_anew(cache: Path) -> None:
         assert used_for("t")._known
 
 
+def test_without_a_folder_that_can_be_written_all_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container of which nothing can be written, where Python finds no temporary folder."""
+
+    def none_found() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / "file" / name))
+    monkeypatch.setattr("tempfile.gettempdir", none_found)
+    code = used_for("t")
+    assert behaviour_of(*records())
+    code.save()
+    assert not used_for("t")._known
+
+
 def test_a_hash_of_another_form_is_compiled_in_each_process() -> None:
     code = RecordCode("t")
     text = "def f(self):\n    return hash((self.salt, 1))\n"
     assert code.compiled(text, "f", "exec").co_filename == "f"
+    assert not code._used
+
+
+def test_what_attrs_may_come_to_compile_otherwise_is_compiled_in_each_process() -> None:
+    code = RecordCode("t")
+    assert code.compiled(ast.parse("a = 1"), "f", "exec").co_filename == "f"
+    assert code.compiled("a = 1", "f", "exec", 0, True).co_filename == "f"
+    assert code.compiled("a = 1", "f", "exec", dont_inherit=True).co_filename == "f"
     assert not code._used
 
 

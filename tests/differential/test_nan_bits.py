@@ -216,3 +216,18 @@ def test_a_folded_constant_is_the_nan_that_the_device_gives(call: str) -> None:
 }}
 """
     assert ours(text, 0).tolist() == ours(text, 1).tolist()
+
+
+@pytest.mark.parametrize(("kind", "word"), [("f32", 0xFFC12345), ("f64", 0xFFF8000000012345)])
+def test_a_sign_that_changes_in_blocks_keeps_the_bits_of_a_nan(kind: str, word: int):
+    text = f"""HloModule m
+ENTRY main {{
+  a = {kind}[40000] parameter(0)
+  ROOT b = {kind}[40000] negate(a)
+}}"""
+    bits = np.array(word, f"u{int(kind[1:]) // 8}")
+    array = np.full((1, 40000), bits).view(f"f{bits.itemsize}")
+    model = ncc_runtime.load(ncc_compiler.compile_text(text))
+    for checked in (True, False):
+        (found,) = model.run([array], clock=False, checked=checked).outputs
+        np.testing.assert_array_equal(found.view(bits.dtype), bits ^ (1 << (8 * bits.itemsize - 1)))

@@ -69,13 +69,19 @@ def shared(draw: st.DrawFn, arrays: Sequence[np.ndarray]) -> list[RankedArray]:
 def assert_as_literal(
     model: Model, given_: Sequence[RankedArray], patched: dict[tuple[object, str], int]
 ) -> None:
-    literal = model.run(given_, clock=False, checked=True)
+    others = [RankedArray(np.roll(one.array, 1, 0), one.row_of) for one in given_]  # equal as these
+    literal, of_others = (model.run(some, clock=False, checked=True) for some in (given_, others))
     with pytest.MonkeyPatch.context() as patch:
         for (module, name), value in patched.items():
             patch.setattr(module, name, value)
-        for threads in (1, 2, 2):
-            run = model.run(given_, clock=False, threads=threads)
-            for mine, theirs in zip(run.outputs, literal.outputs, strict=True):
+        for threads, some, wanted in (
+            (1, given_, literal),
+            (2, given_, literal),
+            (2, others, of_others),
+            (2, given_, literal),
+        ):
+            run = model.run(some, clock=False, threads=threads)
+            for mine, theirs in zip(run.outputs, wanted.outputs, strict=True):
                 assert mine.tobytes() == theirs.tobytes()
             assert all(out.flags.writeable for out in run.outputs)
 
@@ -258,21 +264,45 @@ def test_outputs_are_the_callers_own(nothing_is_small) -> None:
     assert not any(out.any() for out in first.outputs)
 
 
+def test_a_scalar_that_ranks_share_is_read_anew_in_every_run(nothing_is_small) -> None:
+    text = """HloModule m, replica_count=3
+add { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT c = f32[] add(a, b) }
+ENTRY main {
+  x = f32[6] parameter(0)
+  y = f32[6] parameter(1)
+  zero = f32[] constant(0)
+  sum = f32[] reduce(x, zero), dimensions={0}, to_apply=add
+  wide = f32[6] broadcast(sum), dimensions={}
+  ROOT z = f32[6] add(wide, y)
+}"""
+    model = ncc_runtime.load(ncc_compiler.compile_text(text, ncc_compiler.CompileOptions(level=0)))
+    y = np.arange(18, dtype=np.float32).reshape(3, 6)
+    for number in range(4):
+        x = np.full(6, number, np.float32)
+        (found,) = model.run(x, y, clock=False).outputs
+        np.testing.assert_array_equal(found, y + 6 * number)
+
+
 def test_one_array_for_all_ranks_is_not_compared_but_known() -> None:
     array = np.arange(6.0).reshape(2, 3)
     assert RankedArray.of_each(np.broadcast_to(array, (4, 2, 3))).row_of.tolist() == [0] * 4
     assert RankedArray.of_each(np.stack([array] * 4)).row_of.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("op", ["maximum", "minimum", "add", "multiply"])
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.S32, DType.U8])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op in ("maximum", "minimum", "add", "multiply")
+        for dtype in (DType.F32, DType.F64, DType.S32, DType.U8)
+        if not (op in folds.SUMS and dtype.is_float)  # which go by numpy's order, not in pairs
+    ],
+)
 def test_folds_by_numpys_loops_have_the_bits_of_folds_in_pairs(op: str, dtype: DType) -> None:
     draw = np.random.default_rng(0)
     region = Region("r", (dtype, dtype), (RegionInstr(op, (0, 1), dtype),), (2,))
     join = folds.fold_of_rows(op, dtype.numpy)
     assert join is not None
-    if op in ("add", "multiply") and dtype.is_float:
-        return  # by numpy's order, not in pairs
     some = [0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2] if dtype.is_float else [0, 1, 2, 3]
     for size in (1, 2, 3, 7, 40):
         rows = draw.choice(np.array(some, dtype.numpy), (200, size))
@@ -281,3 +311,25 @@ def test_folds_by_numpys_loops_have_the_bits_of_folds_in_pairs(op: str, dtype: D
         with np.errstate(all="ignore"):
             (wanted,) = regions.evaluate(region, [start, *(pair[:, 0] for pair in pairs)])
             assert canonical_nans(join(start, rows)).tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("op", folds.SUMS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F64])
+@pytest.mark.parametrize("part", [64, 1 << 17])
+def test_sums_over_any_dimensions_have_the_bits_of_sums_over_the_last(
+    op: str, dtype: DType, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of numpy over contiguous rows."""
+    monkeypatch.setattr(folds, "PART_ELEMENTS", part)
+    draw = np.random.default_rng(0)
+    region = Region("r", (dtype, dtype), (RegionInstr(op, (0, 1), dtype),), (2,))
+    ufunc = folds.SUMS[op]
+    start = draw.standard_normal(2).astype(dtype.numpy)
+    for size in (*range(1, 20), 127, 128, 129, 255, 256, 257, 1000, 1031):
+        array = draw.standard_normal((2, 3, size, 5)).astype(dtype.numpy)
+        array[:, 0] = -0.0
+        rows = np.ascontiguousarray(np.moveaxis(array, 2, 3))
+        wanted = canonical_nans(ufunc(start.reshape(2, 1, 1), ufunc.reduce(rows, axis=3)))
+        for given_, axis in ((rows, 2), (array, 1)):
+            (found,) = folds.fold(region, [given_], [start], (axis,))
+            assert found.tobytes() == wanted.tobytes(), size

@@ -21,6 +21,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(host_limits, "PROC", proc)
     monkeypatch.setattr(host_limits, "CGROUPS", groups)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
 
     def write(files: Mapping[str, str]) -> None:
         host_limits._processor_quota.cache_clear()

@@ -207,6 +207,14 @@ def test_machine_code_joins_a_narrow_float_as_descriptors_do(
             assert_same(model.run(*arrays, threads=2, **SETTINGS), literal)
 
 
+def test_machine_code_joins_chunks_of_one_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy gathers leaves of one element in the order of the indices' memory."""
+    compute_by("machine code", monkeypatch)
+    program = collective_program(CollectiveOp.ALL_REDUCE, 8, [8], dtype=DType.F16)
+    model = load(program, algorithms={"all-reduce": "ring"})
+    assert_as_literal(model, arrays_of(program, 5))
+
+
 def test_operands_that_other_pieces_overwrite_are_copied_first() -> None:
     """A rotation in place: what one rank reads is what another one writes."""
     program = collective_program(

@@ -49,6 +49,17 @@ def test_steps_give_the_bits_of_running_them_by_hand() -> None:
         fed = {"arg0": by_hand.outputs[0], "arg1": by_hand.outputs[1]}
 
 
+def test_a_run_between_two_steps_leaves_their_state_alone() -> None:
+    text = "HloModule m, replica_count=2 ENTRY e { x = f32[8] parameter(0) y = f32[8] add(x, x) }"
+    model = ncc_runtime.load(ncc_compiler.compile_text(text))
+    array = np.arange(16, dtype=np.float32).reshape(2, 8)
+    for step, run in enumerate(model.run_steps(4, array, feed={"out0": "arg0"}, clock=False)):
+        np.testing.assert_array_equal(run.outputs[0], array * 2 ** (step + 1))
+        other = np.full(8, step, np.float32)
+        model.host_memory(other, clock=False)
+        np.testing.assert_array_equal(model.run(other, clock=False).outputs[0][1], other * 2)
+
+
 def test_steps_give_the_bits_of_running_them_through_files(tmp_path: Path) -> None:
     """`--outputs` of one run renamed to `--inputs` of the next."""
     neff, rows = tmp_path / "train.neff", batches(3)

@@ -65,7 +65,6 @@ SMALL_BYTES = 64 * 1024
 BORROWED_BYTES = 64 * 1024
 """Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
 
-
 AS_THEY_ARE = 1
 """How often rounds are performed as they are before calls are made for them: most programs run
 once, and to make the calls takes longer than to perform them."""
@@ -73,7 +72,7 @@ once, and to make the calls takes longer than to perform them."""
 KEPT_LAYOUTS = 4
 """Layouts that are kept: of inputs that are equal on the same ranks as before."""
 
-_NONE_APART = frozenset[int](), frozenset[int]()
+_NONE_MOVABLE = frozenset[int](), frozenset[int]()
 """No inputs and no outputs, by tensor, lie elsewhere than in the arena."""
 
 PART_BYTES = 8 << 20
@@ -146,25 +145,25 @@ class Devices:
     def choose_layout(
         self,
         labels: Sequence[np.ndarray],
-        apart: Sequence[bool],
+        are_contiguous: Sequence[bool],
         tape: Tape | None,
         *,
         keeps_state: bool,
     ) -> None:
         """Choose the layout of what is loaded next; `load` does it, too.
 
-        Of each input `labels` say which ranks have the same, and `apart` whether its rows have no
-        gaps, so that it may be read where it is.
+        Of each input `labels` say which ranks have the same, and `are_contiguous` whether its rows
+        have no gaps, so that it may be read where it is.
         """
         self._labels = list(labels)
         if tape is None:
             self.layout = self._layout_of(None)
             return
-        readable, lent = _NONE_APART if keeps_state else self._may_be_apart(tape)
+        readable, lent = _NONE_MOVABLE if keeps_state else self._movable_tensors(tape)
         borrowed = frozenset(
             tensor
-            for (_, tensor), is_apart in zip(self._inputs, apart, strict=True)
-            if tensor in readable and is_apart
+            for (_, tensor), is_contiguous in zip(self._inputs, are_contiguous, strict=True)
+            if tensor in readable and is_contiguous
         )
         self.layout = self._layout_of(tape, borrowed, lent)
 
@@ -205,8 +204,9 @@ class Devices:
         self._renew()
         self._overwritten = {}
         given = collections.deque(inputs)
-        apart = [one.memory() is not None for one in given]
-        self.choose_layout([one.row_of for one in given], apart, tape, keeps_state=keeps_state)
+        are_contiguous = [one.memory() is not None for one in given]
+        labels = [one.row_of for one in given]
+        self.choose_layout(labels, are_contiguous, tape, keeps_state=keeps_state)
         for tensor, rows in self.layout.lent.items():
             kind = self.executable.program.tensors[TensorId(tensor)]
             shape = rows, *kind.shape
@@ -483,8 +483,8 @@ class Devices:
     def _layout_of(
         self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
     ) -> "RowLayout":
-        """The layout for inputs with these labels; inputs and outputs, by tensor, are apart."""
-        key = id(tape), borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
+        """The layout for inputs with these labels; these inputs and outputs, by tensor, moved."""
+        key = tape, borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
         if key not in self._layouts:
             if len(self._layouts) == KEPT_LAYOUTS:
                 del self._layouts[next(iter(self._layouts))]
@@ -526,11 +526,11 @@ class Devices:
             layout.output_rows.append((_run_of(rows), which))
         return layout
 
-    def _may_be_apart(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
+    def _movable_tensors(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
         """Inputs and outputs, by tensor, that need not lie in the arena while a tape is played."""
         if tape in self._movable:
             return self._movable[tape]
-        self._movable[tape] = _NONE_APART
+        self._movable[tape] = _NONE_MOVABLE
         if len(self.executable.stages) > 1:
             return self._movable[tape]
         program = self.executable.program
@@ -1056,7 +1056,8 @@ def _even_runs(columns: Sequence[np.ndarray]) -> Iterator[slice]:
 def _rows_of(array: np.ndarray, rows: Rows) -> np.ndarray:
     if isinstance(rows, tuple):
         row, count = rows
-        return np.broadcast_to(array[row], (count, *array.shape[1:]))
+        # a view, also of scalars
+        return np.broadcast_to(array[row : row + 1], (count, *array.shape[1:]))
     return array[rows]
 
 

@@ -353,7 +353,8 @@ class _Stacked:
         offsets = [one.offset, one.target_offset.ravel()]
         self._is_even = not any((offset % one.size).any() for offset in offsets)
         self._scale = one.size if self._is_even else 1
-        self._from = one.leaves.T, one.offset // self._scale
+        # with indices row by row, numpy gathers row by row, and each leaf is contiguous
+        self._from = np.ascontiguousarray(one.leaves.T), one.offset // self._scale
         self._to = one.target_rank.T, one.target_offset.T // self._scale
         # one run of pieces for all ranks, as an all-reduce has it: no index says where it goes
         first, count = int(one.target_offset[0, 0]), one.target_rank.shape[1]

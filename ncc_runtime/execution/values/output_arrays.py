@@ -7,6 +7,7 @@ import collections
 import functools
 import itertools
 import sys
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -22,8 +23,14 @@ DIVIDED_BYTES = 1 << 20
 BLOCK_BYTES = 1 << 17
 """What is copied to several ranks stays in a core's cache meanwhile."""
 
-_UNSHARED = 3
-"""References to an array that is only kept: of what keeps it, a loop's, and that of the count."""
+
+def _reference_counts(arrays: Iterable[np.ndarray]) -> list[int]:
+    """How many there are to each; some are of this function, and Pythons differ in those."""
+    return [sys.getrefcount(array) for array in arrays]
+
+
+(_UNSHARED,) = _reference_counts(collections.deque([np.empty(0)]))
+"""References to an array that is kept, and that nobody else has."""
 
 
 class OutputArrays:
@@ -38,9 +45,9 @@ class OutputArrays:
     def array(self, output: object, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An array of any content: one of before if its owner has dropped it."""
         made = self._made[output, shape]
-        for array in made:
-            if sys.getrefcount(array) == _UNSHARED:
-                return array
+        for number, count in enumerate(_reference_counts(made)):
+            if count == _UNSHARED:
+                return made[number]
         array = np.empty(shape, dtype)
         made.append(array)
         return array

@@ -805,7 +805,8 @@ class _BlockStep:
             if not place.flags.c_contiguous:
                 out = np.empty_like(place, order="C")
         self._function(*operands, out=out)
-        self._make_nans_canonical(out)
+        if not keeps_bits(self._step.opcode, out.dtype):
+            self._make_nans_canonical(out)
         if out is not place:
             place[...] = out
         values[value] = place
@@ -868,7 +869,7 @@ class _BlockStep:
         values[self._step.results[0]] = self._out
 
     def _reduce(self, values: dict[int, np.ndarray]) -> None:
-        """A fold of the last dimensions of one array, as `regions.fold` does it."""
+        """A fold of the last dimensions of one array, as `folds.fold` does it."""
         array, initial = (values[value] for value in self._step.operands)
         start = initial.reshape(self._column)
         total = self._fold(start, np.ascontiguousarray(array).reshape(self._rows))

@@ -4,7 +4,7 @@ What a small instruction takes is Python: views, types and loops of numpy are fo
 operation. Where its operands and results lie in the same places whenever it is performed, as in a
 loop, that is done once: what only changes a view is a view from the start, what does not depend on
 operands is computed now, and most of the rest is one loop of numpy that is told where to write. The
-loops are those of `elementwise.py`, `regions.py`, `products.py` and `indexing.py`, so the bits are
+loops are those of `elementwise.py`, `folds.py`, `products.py` and `indexing.py`, so the bits are
 those of `compute`, which performs whatever else there is.
 """
 
@@ -230,7 +230,7 @@ class _Binding:
     # ---- folds
 
     def _reduce(self, call: KernelCall, operands: Sequence[_Value]) -> list[_Value]:
-        """As `regions.fold` does it."""
+        """As `folds.fold` does it."""
         region, dimensions = call.region(), call.integers("dimensions")
         count = len(operands) // 2
         arrays, initial = operands[:count], operands[count:]

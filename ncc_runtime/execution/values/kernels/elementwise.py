@@ -235,7 +235,11 @@ def selected(
 ) -> None:
     """Write one of two by a condition; arrays are broadcast."""
     run = loop(f"select_{out.itemsize}", out.size) if out.itemsize <= _LONGEST else None
-    cores = [_one_element(array) for array in (if_true, if_false)]
+    # of what is broadcast as a whole, its one element
+    cores = [
+        array if any(array.strides) else array[(slice(1),) * array.ndim]
+        for array in (if_true, if_false)
+    ]
     is_dense = condition.shape == out.shape and condition.flags.c_contiguous
     is_dense = is_dense and out.flags.c_contiguous
     for array in cores:
@@ -253,11 +257,6 @@ def selected(
 
 _LONGEST = 8
 """Bytes of an element that a loop selects."""
-
-
-def _one_element(array: np.ndarray) -> np.ndarray:
-    """The array, or its only element where that is broadcast."""
-    return array if any(array.strides) else array[(slice(1),) * array.ndim]
 
 
 _DIRECTIONS: dict[str, Function] = {

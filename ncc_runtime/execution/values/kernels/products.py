@@ -226,16 +226,13 @@ def _summing_dtype(result: DType, operands: Arrays, count: int) -> np.dtype:
         return np.dtype(np.float64 if "float64" in names else np.float32)
     if result is DType.PRED:
         return np.dtype(np.float32)
-    bits = sum(_magnitude_bits(array.dtype) for array in operands) + count.bit_length()
+    # of the largest magnitudes, less what -2^k has beyond 2^k - 1
+    bits = sum(8 * array.dtype.itemsize - (array.dtype.kind == "i") for array in operands)
+    bits += count.bit_length()
     for dtype, exact in _EXACT_BITS.items():
         if bits <= exact:
             return np.dtype(dtype)
     return result.numpy if result.numpy.isbuiltin == 1 else np.dtype(np.int64)
-
-
-def _magnitude_bits(dtype: np.dtype) -> int:
-    """Bits of the largest magnitude, less what -2^k has beyond 2^k - 1."""
-    return 8 * dtype.itemsize - (dtype.kind == "i")
 
 
 def _product(left: np.ndarray, right: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
