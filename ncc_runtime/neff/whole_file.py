@@ -153,7 +153,7 @@ def sync(directory: Path) -> None:
 
 def _sweep(directory: Path) -> None:
     """Remove the temporary files of dead writers."""
-    for temporary in directory.glob(".ncc-*.tmp"):
+    for temporary in directory.glob(f".ncc-{'[0-9a-f]' * 16}.tmp"):
         with contextlib.suppress(OSError):  # its writer lives, or it is gone or not ours
             _remove_unlocked(temporary)
 

@@ -28,6 +28,17 @@ from ncc_runtime.topology.graph import build
 LAUNCH_US = 15.0
 START = np.zeros(1, np.int32)
 
+WRONG_WORK = (
+    ("(u8[1], u8[1])", "", "ncc.work-C1"),
+    ("u8[1]", '"engine":"Turbo"', "ncc.work-C2"),
+    ("u8[1]", '"flops":-1', "ncc.work-C3"),
+    ("u8[1]", f'"bytes_read":{2**60 + 1}', "ncc.work-C3"),
+    ("u8[1]", '"duration_ps":-5', "ncc.work-C3"),
+    ("u8[1]", '"dtype":"f31"', "ncc.work-C4"),
+    ("u8[1]", '"cycles":1', "custom-call-C3"),
+)
+"""Type, configuration, and the rule that they break."""
+
 
 def text(rows: str, ranks: int = 1) -> str:
     """A program of rows; `work(…)` stands for the custom call."""
@@ -62,27 +73,11 @@ def test_it_stands_in_the_queue_that_it_says(engine: str) -> None:
     assert found == {engine}
 
 
-@pytest.mark.parametrize(
-    ("config", "rule"),
-    [
-        ('"engine":"Turbo"', "ncc.work-C2"),
-        ('"flops":-1', "ncc.work-C3"),
-        (f'"bytes_read":{2**60 + 1}', "ncc.work-C3"),
-        ('"duration_ps":-5', "ncc.work-C3"),
-        ('"dtype":"f31"', "ncc.work-C4"),
-        ('"cycles":1', "custom-call-C3"),
-    ],
-)
-def test_a_wrong_configuration_is_refused(config: str, rule: str) -> None:
+@pytest.mark.parametrize(("kind", "config", "rule"), WRONG_WORK)
+def test_a_wrong_one_is_refused(kind: str, config: str, rule: str) -> None:
     with pytest.raises(CompileError) as caught:
-        compiled(f"ROOT w = u8[1] work(;{config})")
+        compiled(f"ROOT w = {kind} work(;{config})")
     assert [one.code for one in caught.value.diagnostics] == [rule]
-
-
-def test_its_result_is_one_array() -> None:
-    with pytest.raises(CompileError) as caught:
-        compiled("ROOT w = (u8[1], u8[1]) work(;)")
-    assert [one.code for one in caught.value.diagnostics] == ["ncc.work-C1"]
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -21,6 +21,7 @@ from tests.compiler.test_counted_rules import WRONG as WRONG_COUNTED
 from tests.compiler.test_ncc_collectives import WRONG as WRONG_NCC
 from tests.compiler.test_permuted_slices import WRONG as WRONG_SLICES
 from tests.compiler.test_pipelined_transfers import SENT_LATER
+from tests.compiler.test_sized_work import WRONG_WORK
 from tests.compiler.test_transfers import WRONG as WRONG_TRANSFERS
 
 PARAMETERS = """x = f32[2,3] parameter(0)
@@ -242,6 +243,7 @@ BROKEN_RULES = (
     *(rule for _, rule, _ in BROKEN),
     *RULES_OF_TRANSFERS,
     *RULES_OF_SLICES,
+    *(rule for *_, rule in WRONG_WORK if rule.startswith("ncc.work")),
     TWO_KINDS_OF_IDS,
     SENT_LATER,
 )

@@ -14,7 +14,7 @@ from ncc_runtime.execution.scheduler import RowBatch
 from ncc_runtime.execution.values.devices import Devices, PreparedInstruction
 from ncc_runtime.execution.values.kernels.scratch import (
     Held,
-    Scratch,
+    HostBytes,
     most_held,
     plan_scratch,
     step_scratch,
@@ -120,7 +120,7 @@ def _scratch_of(one: PreparedInstruction, *, keeps: bool) -> tuple[int, Held]:
     call, ranks = one.call, len(one.call.ranks)
     written = sum(result.size_bytes for result in call.results) * ranks
     beside = (one.overlaps + keeps) * written
-    found: Scratch
+    found: HostBytes
     if one.plan is not None and not keeps:
         found = plan_scratch(one.plan)
         return found.of(1) + beside, found.held

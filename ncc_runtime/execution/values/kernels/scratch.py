@@ -57,7 +57,7 @@ def most_held(some: Iterable[Held]) -> Held:
 
 
 @attrs.frozen
-class Scratch:
+class HostBytes:
     """What an operation takes, in bytes.
 
     - `each`: for each rank that is computed at the same time
@@ -82,7 +82,7 @@ def step_scratch(
     results: Sequence[Typed],
     *,
     writes_in_place: bool = False,
-) -> Scratch:
+) -> HostBytes:
     """Of an operation that is performed whole.
 
     Its results are new arrays too, unless it writes where they lie, if it can.
@@ -92,16 +92,16 @@ def step_scratch(
     is_in_place = writes_in_place and opcode in KERNELS_INTO
     new = 0 if is_in_place else written
     if opcode in _VIEWS or (opcode == "transpose" and not is_in_place):
-        return Scratch()
+        return HostBytes()
     if opcode == "transpose":
         columns = max(1, *operands[0].shape[-1:])
-        return Scratch(once=2 * own * min(STRIP, columns) // columns)  # a strip and the next
+        return HostBytes(once=2 * own * min(STRIP, columns) // columns)  # a strip and the next
     if opcode in (CONSTANT, "concatenate", "dynamic-update-slice", "pad"):
-        return Scratch(new)
+        return HostBytes(new)
     if opcode == "dynamic-slice":
-        return Scratch(written + new)
+        return HostBytes(written + new)
     if OPCODES[opcode].shape in _ELEMENTWISE:
-        return Scratch(written + 2 * wide + (read if read > own else 0))
+        return HostBytes(written + 2 * wide + (read if read > own else 0))
     if opcode == "dot":
         return _product_scratch(operands, results[0], new)
     if opcode == "convolution":
@@ -109,16 +109,16 @@ def step_scratch(
     if opcode == "gather":
         return _gather_scratch(attributes, operands, results[0], is_in_place)
     if opcode == "scatter":
-        return Scratch(3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements)
+        return HostBytes(3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements)
     if opcode in ("sort", "topk"):
-        return Scratch(_INDEX * operands[0].elements + 2 * operands[0].size_bytes + own)
+        return HostBytes(_INDEX * operands[0].elements + 2 * operands[0].size_bytes + own)
     if opcode == "reduce":
         return _fold_scratch(program, attributes, operands, written)
     if opcode == "reduce-window":
         return _window_scratch(program, attributes, operands[0], results[0])
     if opcode == "select-and-scatter":
-        return Scratch(6 * max(read, wide) + written)
-    return Scratch(5 * (read + wide))
+        return HostBytes(6 * max(read, wide) + written)
+    return HostBytes(5 * (read + wide))
 
 
 def _is_summed_as_it_is(operands: Sequence[Typed], result: Typed) -> bool:
@@ -139,13 +139,13 @@ def _rounded_bytes(result: Typed) -> int:
     return result.size_bytes + _INDEX * result.elements * is_whole
 
 
-def _product_scratch(operands: Sequence[Typed], result: Typed, new: int) -> Scratch:
+def _product_scratch(operands: Sequence[Typed], result: Typed, new: int) -> HostBytes:
     each = max(new, _canonical_bytes(result))
     if _is_summed_as_it_is(operands, result):
-        return Scratch(each)
+        return HostBytes(each)
     kind = _summed(operands, result)
     left, right = (one.elements * kind for one in operands)
-    return Scratch(
+    return HostBytes(
         new + _canonical_bytes(result),
         _rounded_bytes(result),
         Held(left, right, result.elements * kind),
@@ -161,7 +161,7 @@ def _summed(operands: Sequence[Typed], result: Typed) -> int:
 
 def _convolution_scratch(
     attributes: _Attributes, operands: Sequence[Typed], result: Typed, new: int
-) -> Scratch:
+) -> HostBytes:
     window = read_window(str(attributes["window"]))
     labels = read_labels(str(attributes["dim_labels"]))
     source, kernel = operands
@@ -184,12 +184,12 @@ def _convolution_scratch(
         result.elements * kind if patches < taps * one_tap else 0,
     )
     once = padded * kind + 2 * kernel.elements * kind + _rounded_bytes(result)
-    return Scratch(new + _canonical_bytes(result), once, held)
+    return HostBytes(new + _canonical_bytes(result), once, held)
 
 
 def _gather_scratch(
     attributes: _Attributes, operands: Sequence[Typed], result: Typed, is_in_place: bool
-) -> Scratch:
+) -> HostBytes:
     """Indices as numbers of 64 bits: read, clamped, joined."""
     sizes, offsets = attributes["slice_sizes"], attributes["offset_dims"]
     mapped = attributes["start_index_map"]
@@ -203,12 +203,12 @@ def _gather_scratch(
     batch = operands[1].elements // max(1, len(mapped))
     beside = max(0, len(sizes) - len(mapped)) + 2
     indices = _INDEX * (2 * operands[1].elements + beside * batch)
-    return Scratch(indices + (0 if is_in_place else result.size_bytes))
+    return HostBytes(indices + (0 if is_in_place else result.size_bytes))
 
 
 def _fold_scratch(
     program: Program, attributes: _Attributes, operands: Sequence[Typed], written: int
-) -> Scratch:
+) -> HostBytes:
     """Arrays are folded part by part, and copied first where what is folded is no run."""
     folded = operands[: len(operands) // 2]
     number, dimensions = attributes["region"], attributes["dimensions"]
@@ -222,39 +222,39 @@ def _fold_scratch(
     part = min(folded[0].elements * program.ranks, PART_ELEMENTS)
     if has_loop(opcode, kind):
         if is_narrow_float(kind) or _wide(folded[0]) != kind:
-            return Scratch(each, 3 * part * _wide(folded[0]).itemsize)
+            return HostBytes(each, 3 * part * _wide(folded[0]).itemsize)
         if opcode in SUMS and kind in HOST_FLOATS:
-            return Scratch(each, part * kind.itemsize * 3 // 2)
+            return HostBytes(each, part * kind.itemsize * 3 // 2)
         if kind.kind == "f":  # the largest and the smallest look at zeros again
-            return Scratch(each, max(part, size) * (kind.itemsize + 3))
-        return Scratch(each)
+            return HostBytes(each, max(part, size) * (kind.itemsize + 3))
+        return HostBytes(each)
     values = 6 * sum(_wide(one).itemsize for one in folded) + 4 * len(region.body)
-    return Scratch(each, part * values)
+    return HostBytes(each, part * values)
 
 
 def _window_scratch(
     program: Program, attributes: _Attributes, operand: Typed, result: Typed
-) -> Scratch:
+) -> HostBytes:
     number = attributes["region"]
     assert isinstance(number, int), number
     opcode, wide = single_opcode(program.regions[number]), _wide(operand)
     if opcode not in NEUTRAL or operand.dtype.is_complex:
         largest = max(_wide_bytes(operand), _wide_bytes(result))
-        return Scratch(6 * largest + result.size_bytes)
+        return HostBytes(6 * largest + result.size_bytes)
     window = read_window(str(attributes["window"]))
     alone = WindowDimension(size=1)
     first = next((k for k, one in enumerate(window.dimensions) if one != alone), len(operand.shape))
     rest = operand.shape[first:]
     beyond = math.prod(padded_shape(operand.shape, window)) / max(1, operand.elements)
     part = max(PART_ELEMENTS, math.prod(rest)) * max(1, beyond)
-    return Scratch(2 * result.size_bytes, int(6 * part) * wide.itemsize)
+    return HostBytes(2 * result.size_bytes, int(6 * part) * wide.itemsize)
 
 
-def plan_scratch(plan: BlockPlan) -> Scratch:
+def plan_scratch(plan: BlockPlan) -> HostBytes:
     """Of a thread that performs a fusion block by block, for as many ranks as it does at once."""
     fusion, at_once = plan.fusion, max(1, BLOCK_BYTES // plan.rank_bytes)
     kept, in_blocks = set(plan.kept), 0
-    whole: list[Scratch] = []
+    whole: list[HostBytes] = []
     for level in plan.levels:
         for row in level.whole:
             step = fusion.body[row]
@@ -276,7 +276,7 @@ def plan_scratch(plan: BlockPlan) -> Scratch:
             few = 4 if any(map(is_narrow_float, kinds)) else 3
             in_blocks = max(in_blocks, min(sum(sizes), 6 * largest) + few * largest)
     beside = sum(fusion.values[value].size_bytes for value in kept.difference(fusion.results))
-    return Scratch(
+    return HostBytes(
         once=at_once * (beside + in_blocks) + max((one.of(at_once) for one in whole), default=0),
         held=most_held(one.held for one in whole),
     )
