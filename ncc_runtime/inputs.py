@@ -441,9 +441,12 @@ def _tiles(array: np.ndarray, sharding: Sharding, shape: tuple[int, ...]) -> np.
 def uncut(
     array: RankedArray, sharding: Sharding | None, whole: tuple[int, ...], ranks: np.ndarray
 ) -> np.ndarray:
-    """The whole array of [ranks, *shape], of the lowest rank that has each part."""
+    """The whole array of [ranks, *shape], of the lowest rank that has each part.
+
+    A view of what that rank has, if all of it is there and no other rank shares it.
+    """
     if sharding is None:
-        return array.of(0)
+        return array.of(0) if array.is_each else array.of(0).copy()
     parts = np.array(sharding.parts)[ranks]
     owners = [int(np.flatnonzero(parts == tile)[0]) for tile in range(math.prod(sharding.tiles))]
     grid = array.array[array.row_of[owners]].reshape(*sharding.tiles, *array.shape[1:])

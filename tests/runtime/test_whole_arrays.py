@@ -8,6 +8,7 @@ from ncc_compiler.driver import compile_model
 from ncc_compiler.frontends.foreign import ModelText
 from ncc_compiler.ir.whole_array import WholeArray
 from ncc_runtime.errors import InputError
+from ncc_runtime.execution.values import equal_ranks
 from ncc_runtime.neff.container import unpack
 from ncc_runtime.neff.listing import parse_program, print_program
 from ncc_runtime.neff.program import ArrayInfo, Sharding
@@ -53,6 +54,19 @@ def test_what_pads_the_last_part_is_neither_given_nor_taken():
     result = run(one, {"a": x, "b": 2 * x}).result
     np.testing.assert_array_equal(result["a"], 3 * x)
     np.testing.assert_array_equal(result["b"], -x)
+
+
+def test_a_whole_array_is_the_callers_own_where_ranks_share_it(monkeypatch):
+    monkeypatch.setattr(equal_ranks, "SMALL_BYTES", 0)
+    one = neff(results=(WholeArray("same", "{replicated}", EQUAL), WholeArray("rows", ROWS, EVEN)))
+    x = np.ones(EQUAL, np.float32)
+    done = run(one, x, 2 * x)
+    for array in done.result.values():
+        array[...] = 0
+    assert [len(out.array) for out in done.ranked_outputs] == [1, 1]
+    same, rows = done.outputs
+    np.testing.assert_array_equal(same, np.full((4, *EQUAL), 3))
+    np.testing.assert_array_equal(rows, np.full((4, *EQUAL), -1))
 
 
 def test_what_is_not_known_stays_rank_by_rank():
