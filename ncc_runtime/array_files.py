@@ -64,6 +64,14 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype
     _load: Callable[[], np.ndarray]
+    load_rows: Callable[[int, int], np.ndarray] | None = None
+    """Loads rows of dimension 0 from one up to another; None where all has to be loaded."""
+
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """Rows of dimension 0 from one up to another, without the rest if that can be."""
+        if self.load_rows is not None:
+            return self.load_rows(first, end)
+        return np.asarray(self)[first:end]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         loaded = self._load()
@@ -273,14 +281,19 @@ def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredAr
 def _part_of_file(
     raw: io.BufferedReader, at: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> StoredArray:
-    def load() -> np.ndarray:
-        data: np.ndarray = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-        raw.seek(at)
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+
+    def read(start: int, kept: tuple[int, ...]) -> np.ndarray:
+        data: np.ndarray = np.empty(math.prod(kept) * dtype.itemsize, np.uint8)
+        raw.seek(start)
         if raw.readinto(data.data) != len(data):
             raise InputError(f"{raw.name}: has become shorter while it was read")
-        return data.view(dtype).reshape(shape)
+        return data.view(dtype).reshape(kept)
 
-    return StoredArray(shape, dtype, load)
+    def load_rows(first: int, end: int) -> np.ndarray:
+        return read(at + first * row_bytes, (end - first, *shape[1:]))
+
+    return StoredArray(shape, dtype, lambda: read(at, shape), load_rows if shape else None)
 
 
 @functools.cache
