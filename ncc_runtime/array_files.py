@@ -86,7 +86,7 @@ def open_arrays(path: str) -> Iterator[Mapping[str, StoredArray]]:
         raise InputError(f"{path}: not a regular file; arrays are read from one")
     with Path(path).open("rb") as raw:
         if _is_safetensors(path):
-            yield _safetensors_arrays(path, raw)
+            yield safetensors_file(path, raw)
         else:
             yield _npz_arrays(path, raw)
 
@@ -258,7 +258,8 @@ def _safetensors(path: str) -> ModuleType:
     return safetensors
 
 
-def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
+def safetensors_file(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
+    """The arrays of an open file by name, not loaded yet; InputError."""
     library = _safetensors(path)
     arrays = {}
     try:
@@ -304,10 +305,21 @@ def safetensors_types() -> frozenset[np.dtype]:
 
 def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
     """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
+    specs, _held = tensor_specs(path, named)
+    return bytes(_safetensors(path).serialize(specs))
+
+
+def tensor_specs(
+    path: str, named: Mapping[str, np.ndarray]
+) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
+    """What the library writes to a `.safetensors` file, and the arrays, which it only points at.
+
+    InputError, with the file's path, for what it cannot hold.
+    """
     library = _safetensors(path)
     known = safetensors_types()
     dense = {
-        name: np.ascontiguousarray(array if array.dtype in known else storable(array))
+        name: np.asarray(array if array.dtype in known else storable(array), order="C")
         for name, array in named.items()
     }
     for name, array in dense.items():
@@ -322,4 +334,4 @@ def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
         )
         for name, array in dense.items()
     }
-    return bytes(library.serialize(specs))
+    return specs, dense

@@ -56,7 +56,8 @@ Given: TypeAlias = Mapping[int, Array]
 def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Given:
     """The arrays by the number of their parameter; InputError where a name is of none, or of two.
 
-    A key is a number, `arg0` or numpy's `arr_0`, or the parameter's own name, `params['w1']`.
+    A key is a number, `arg0` or numpy's `arr_0`, or the parameter's own name, `params['w1']`. What
+    a run calls `out0` is taken by its number, too.
     """
     if not isinstance(inputs, Mapping):
         inputs = dict(enumerate(inputs))
@@ -83,6 +84,7 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
 
 
 _BY_NUMBER = re.compile(r"(?:arg|arr_)(\d{1,9})", re.ASCII)
+_OUTPUT = re.compile(r"out(\d{1,9})", re.ASCII)
 
 
 def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
@@ -97,6 +99,8 @@ def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
             "arrays by number, as numpy.savez(file, a, b) names them: arr_0, arr_1, …"
         )
     if match is not None:
+        return int(match[1])
+    if not numbers and (match := _OUTPUT.fullmatch(key)):  # of a run whose outputs these are
         return int(match[1])
     if len(numbers) > 1:
         both = " and ".join(f"arg{number}" for number in numbers[:2])

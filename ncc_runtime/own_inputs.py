@@ -1,8 +1,8 @@
 """Inputs of the ranks of one process: no process loads or draws what others need alone.
 
-What a process gets is that of `inputs.bound_inputs`, cut to its ranks. An array [ranks, *shape] is
-read from its own ranks' rows on; a whole array, which a sharding cuts, some rows at a time, of which
-the tiles of its own ranks are kept.
+What a process gets is that of `inputs.bound_inputs`, cut to its ranks. Of an array [ranks, *shape]
+the rows of its own ranks are read; a whole array, which a sharding cuts, is read or drawn some rows
+at a time, and the tiles of its own ranks are kept.
 """
 
 import math
@@ -127,9 +127,7 @@ def _rows(array: np.ndarray | StoredArray, first: int, end: int) -> np.ndarray:
     return array[first:end] if array.ndim else array
 
 
-def _drawn(
-    program: Program, number: int, seed: int, team: Threads, shares: Shares
-) -> RankedArray:
+def _drawn(program: Program, number: int, seed: int, team: Threads, shares: Shares) -> RankedArray:
     """As `inputs.seeded`."""
     accepted, labels = accepted_arrays(program, number), rows_of(program, number)
     dtype, shape = accepted.tensor.dtype, accepted.tensor.shape
@@ -177,15 +175,15 @@ def _tiles(
             end = min(first + rows.at_once, stop)
             slab = rows.load(first, end)
             for tile in np.flatnonzero(places[:, 0] == begin).tolist():
-                own = tuple(
+                own: tuple[slice, ...] = tuple(
                     slice(start, min(start + extent, size))
                     for start, extent, size in zip(
                         places[tile, 1:].tolist(), shape[1:], rows.shape[1:], strict=True
                     )
                 )
-                part = slab[:, *own]
-                there = tuple(slice(0, extent) for extent in part.shape[1:])
-                tiles[tile, first - begin : end - begin, *there] = part
+                part = slab[(slice(None), *own)]
+                there = tiles[tile, first - begin : end - begin]
+                there[tuple(slice(0, extent) for extent in part.shape)] = part
     return tiles
 
 

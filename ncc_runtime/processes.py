@@ -14,16 +14,14 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
 
 from ncc_runtime.errors import InputError, NccError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from ncc_runtime.launcher import launched
 
 WINDOW_BYTES = 6 << 20
 """What a process sends at once, at most; its window holds this twice."""
@@ -134,6 +132,9 @@ class Processes:
     def end_all(self, code: int) -> None:
         """End the others, too, if they did not fail with this one; else wait for them."""
 
+    def abort(self, code: int) -> None:
+        """End all at once."""
+
 
 ALONE = Processes()
 
@@ -197,7 +198,7 @@ class MpiProcesses(Processes):
         made, fault = self._all.bcast((made, fault))
         if fault is not None:
             raise fault
-        return made  # type: ignore[return-value]
+        return made
 
     def tells_failure(self) -> bool:
         # Those that wait for a message of this one never come here. If several fail, but not all,
@@ -221,8 +222,13 @@ class MpiProcesses(Processes):
 
     def end_all(self, code: int) -> None:
         if self._is_apart:
-            self._all.Abort(code)
+            self.abort(code)
         self._failures.Barrier()  # a launcher ends all others once one has ended with an error
+
+    def abort(self, code: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._all.Abort(code)
 
 
 class _Window:
@@ -232,7 +238,7 @@ class _Window:
     exchange after the one that used it last, and with it leave what it had got.
     """
 
-    def __init__(self, mpi: Any, host: "MPI.Intracomm") -> None:
+    def __init__(self, mpi: Any, host: Any) -> None:
         self._host, self._processes = host, host.Get_size()
         self._header = -(-8 * self._processes // _ALIGNMENT) * _ALIGNMENT
         half = self._header + WINDOW_BYTES + _ALIGNMENT * self._processes
@@ -293,16 +299,3 @@ def started() -> Processes:
         time.sleep(5 * _AGREED_S)  # the first one has told it by then, and its end ends all
         sys.exit(1)
     raise InputError(f"{count} processes were started, {fault}")
-
-
-def launched() -> tuple[int, int]:
-    """The number of this process, and how many the launcher says that it has started."""
-    for number, count in (
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI's mpirun
-        ("PMI_RANK", "PMI_SIZE"),  # MPICH's and Intel's, and srun --mpi=pmi2
-        ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # srun --mpi=pmix
-    ):
-        words = os.environ.get(number, ""), os.environ.get(count, "")
-        if all(word.isdecimal() for word in words):
-            return int(words[0]), int(words[1])
-    return 0, 1

@@ -303,7 +303,7 @@ class Model:
         shares = self.processes.shares(program.ranks)
         return own_inputs(program, given, seed, draw, options.threads, shares)
 
-    def _expected_inputs(self, given: "Given") -> "list[ExpectedInput]":
+    def _expected_inputs(self, given: "Given") -> "Sequence[ExpectedInput]":
         """What `_bound_inputs` will give."""
         from ncc_runtime.inputs import expected_input
         from ncc_runtime.own_inputs import expected_own_input

@@ -32,9 +32,7 @@ def digests(files: list[str], ways: list[str]) -> Iterator[tuple[str, str, Any]]
     for file in files:
         paths = file.split("+")
         options = ncc_compiler.CompileOptions()
-        programs = [
-            ncc_compiler.compile_text(Path(path).read_text(), options) for path in paths
-        ]
+        programs = [ncc_compiler.compile_text(Path(path).read_text(), options) for path in paths]
         if len(programs) == 1:
             model = ncc_runtime.load(programs[0], "trn2")
         else:

@@ -24,8 +24,8 @@ from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
 from ncc_runtime.execution.values.exchanges import (
-    Pieces,
     PIECES_BYTES,
+    Pieces,
     RankMemory,
     of_collective,
     of_transfers,
@@ -379,9 +379,7 @@ class Devices:
 
         return self._of_all(ranks, read)
 
-    def _of_all(
-        self, ranks: np.ndarray, read: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
+    def _of_all(self, ranks: np.ndarray, read: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
         """What `read` gives for ranks, ascending, some of which other processes hold."""
         own = read(self.shares.own(ranks))
         return own if self._is_alone else np.concatenate(self._processes.gather(own))
@@ -428,7 +426,9 @@ class Devices:
         with phase("values", "rounds of instructions"), np.errstate(all="ignore"):
             perform(layout.nodes, None)
         counts = {
-            one: np.full(self.executable.ranks, by_all[some]) for some in by_all for one in some.rounds
+            one: np.full(self.executable.ranks, by_all[some])
+            for some in by_all
+            for one in some.rounds
         }
         for one, count in by_some.items():
             counts[one] = counts[one] + count if one in counts else count
@@ -570,9 +570,7 @@ class Devices:
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
         # of the ranks that read a row of an input, the first one's is written there
-        for (ranks, _), places, given in zip(
-            self._inputs, equal.inputs, given_rows, strict=False
-        ):
+        for (ranks, _), places, given in zip(self._inputs, equal.inputs, given_rows, strict=False):
             is_own = self.shares.are_own(ranks)
             rows, first = np.unique(places[ranks[is_own]], return_index=True)
             layout.input_rows.append((_run_of(rows - first_rank), _view_of(given[is_own][first])))

@@ -74,7 +74,9 @@ class Pieces:
         for target in range(self.targets.shape[1]):
             some = is_own[piece, target]
             rows = self.result.row_of[self.targets[piece[some], target]]
-            runs[rows, self.target_start[piece[some], target]] = values if some.all() else values[some]
+            runs[rows, self.target_start[piece[some], target]] = (
+                values if some.all() else values[some]
+            )
 
 
 def of_collective(
@@ -169,7 +171,11 @@ def perform(every: Iterable[Pieces], shares: Shares, processes: Processes) -> No
     together: list[Pieces] = []
     held = 0
     for one in every:
-        cost = one.size * len(one.owner) * (one.leaves.shape[1] + min(shares.count, one.targets.shape[1]))
+        cost = (
+            one.size
+            * len(one.owner)
+            * (one.leaves.shape[1] + min(shares.count, one.targets.shape[1]))
+        )
         if together and held + cost > ROUND_BYTES:
             _round(together, shares, processes)
             together, held = [], 0
@@ -218,7 +224,9 @@ def _round(every: Sequence[Pieces], shares: Shares, processes: Processes) -> Non
             if other == me:
                 for sender in everybody:
                     if sender != me:
-                        post.expect(sender, int((is_there & (one.owner == sender)).sum()) * one.size)
+                        post.expect(
+                            sender, int((is_there & (one.owner == sender)).sum()) * one.size
+                        )
             elif is_there[own].any():
                 post.send(other, value[is_there[own]])
     post.exchange(processes)

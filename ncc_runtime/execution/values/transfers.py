@@ -280,7 +280,9 @@ class LengthRegisters:
                 program = stage.program
                 tensors = program.placeholders[number].counts
                 tables = [
-                    self._of_all(stage_ranks, functools.partial(self._table, program, tensor))
+                    self._of_all(
+                        stage_ranks, functools.partial(self._table, program, TensorId(tensor))
+                    )
                     for tensor in tensors
                 ]
                 self._tables[number].add(stage_ranks, tables)
