@@ -8,6 +8,7 @@ import ast
 import contextlib
 import functools
 import io
+import json
 import math
 import stat
 import warnings
@@ -102,8 +103,7 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None
     check_outputs(path)
     with replacing(path) as stream:
         if _is_safetensors(path):
-            arrays = {name: np.asarray(array) for name, array in named.items()}
-            stream.write(safetensors_bytes(path, arrays))
+            write_safetensors(path, stream, named)
             return
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as file:
             for name, array in named.items():
@@ -112,15 +112,12 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None
 
 
 def _write_npy(member: IO[bytes], array: np.ndarray | RankedArray) -> None:
-    """As numpy.save does it, but piece by piece: nothing is converted or copied as a whole."""
+    """As numpy.save does it, but piece by piece."""
     dtype = storable(np.empty(0, array.dtype)).dtype
     descr = np.lib.format.dtype_to_descr(dtype)
     header = {"descr": descr, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(member, header)
-    for row in array:
-        flat = np.ascontiguousarray(row).reshape(-1)
-        for at in range(0, flat.size, _PIECE_BYTES):
-            member.write(storable(flat[at : at + _PIECE_BYTES]).data)
+    _write_elements(member, array, dtype)
 
 
 def check_outputs(path: str) -> None:
@@ -305,33 +302,45 @@ def safetensors_types() -> frozenset[np.dtype]:
 
 def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
     """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
-    specs, _held = tensor_specs(path, named)
-    return bytes(_safetensors(path).serialize(specs))
+    stream = io.BytesIO()
+    write_safetensors(path, stream, named)
+    return stream.getvalue()
 
 
-def tensor_specs(
-    path: str, named: Mapping[str, np.ndarray]
-) -> tuple[dict[str, Any], Mapping[str, np.ndarray]]:
-    """What the library writes to a `.safetensors` file, and the arrays, which it only points at.
+def write_safetensors(
+    path: str, stream: IO[bytes], named: Mapping[str, np.ndarray | RankedArray]
+) -> None:
+    """Write the contents of a `.safetensors` file, piece by piece: the library takes them whole.
 
-    InputError, with the file's path, for what it cannot hold.
+    The form is that of https://github.com/huggingface/safetensors#format. Wide types come first, so
+    that all arrays are aligned. InputError, with its path, for what it cannot hold.
     """
-    library = _safetensors(path)
-    known = safetensors_types()
-    dense = {
-        name: np.asarray(array if array.dtype in known else storable(array), order="C")
+    _safetensors(path)  # who cannot read it is told now
+    spelled = {dtype.numpy: word for word, dtype in _SAFETENSORS_NAMES.items()}
+    header, at = {}, 0
+    stored = {
+        name: array.dtype if array.dtype in spelled else storable(np.empty(0, array.dtype)).dtype
         for name, array in named.items()
     }
-    for name, array in dense.items():
-        if array.dtype not in known:
-            raise InputError(f"{path}: {name} is {array.dtype}, which safetensors lacks; use .npz")
-    specs = {
-        name: library.TensorSpec(
-            dtype=array.dtype.name,
-            shape=list(array.shape),
-            data_ptr=array.ctypes.data,
-            data_len=array.nbytes,
-        )
-        for name, array in dense.items()
-    }
-    return specs, dense
+    ordered = sorted(named, key=lambda name: -stored[name].itemsize)
+    for name in ordered:
+        dtype, shape = stored[name], named[name].shape
+        if dtype not in spelled:
+            raise InputError(f"{path}: {name} is {dtype}, which safetensors lacks; use .npz")
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": spelled[dtype], "shape": shape, "data_offsets": (at, end)}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for name in ordered:
+        _write_elements(stream, named[name], stored[name])
+
+
+def _write_elements(stream: IO[bytes], array: np.ndarray | RankedArray, dtype: np.dtype) -> None:
+    """As elements of that type; nothing is converted or copied as a whole."""
+    for row in array if array.shape else (array,):
+        flat = np.ascontiguousarray(row).reshape(-1)
+        for at in range(0, flat.size, _PIECE_BYTES):
+            piece = flat[at : at + _PIECE_BYTES].astype(dtype, copy=False)
+            stream.write(piece.view(np.uint8).data)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import attrs
 import click
@@ -21,9 +21,6 @@ import click
 from ncc_runtime.errors import NccError, Notice, reason_of, shortened
 from ncc_runtime.progress import heard_by
 from ncc_runtime.progress_bar import ProgressBar
-
-if TYPE_CHECKING:  # slow to import; only runs of several processes need them
-    from ncc_runtime.processes import Processes
 
 DONE, REFUSED, USAGE, OUR_FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes."""
@@ -58,6 +55,29 @@ class Refusal:
         return {**fields, "message": shortened(self.message), "help": shortened(self.help)}
 
 
+class Started(Protocol):
+    """The processes that a launcher started, of which one tells what there is to tell."""
+
+    number: int  # of this one
+
+    @property
+    def name(self) -> str:
+        """Of this one, for messages."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this one failed and others did not."""
+
+    def tells_failure(self) -> bool:
+        """Whether it is this one that tells of an error."""
+
+    def end_all(self, code: int) -> None:
+        """End them all after an error."""
+
+    def abort(self, code: int) -> None:
+        """End them all at once."""
+
+
 class Reply:
     """What one command says."""
 
@@ -65,7 +85,7 @@ class Reply:
         self.as_json = as_json
         self.is_quiet = False
         self.is_silent = False  # as others of several processes say all
-        self.processes: Processes | None = None  # with which a launcher started this one
+        self.processes: Started | None = None  # with which a launcher started this one
         self.progress = ProgressBar(sys.stderr, lambda: self.is_quiet or self.is_silent)
         self._result: Mapping[str, Any] = {}
         self._notices: dict[Notice, None] = {}  # in their order, each once
@@ -95,7 +115,7 @@ class Reply:
         """What was wrong."""
         self._refusals += refusals
 
-    def join(self, processes: "Processes") -> None:
+    def join(self, processes: Started) -> None:
         """Speak for several processes: the first of them does."""
         self.processes, self.is_silent = processes, processes.number > 0
 
@@ -156,7 +176,7 @@ def perform(
     name: str,
     given: Sequence[str],
     refusals_of: Callable[[Exception], list[Refusal]],
-    join: "Callable[[], Processes] | None" = None,
+    join: Callable[[], Started] | None = None,
 ) -> int:
     """Run a command line; returns the exit code. `refusals_of` gives nothing for our own faults.
 
@@ -225,7 +245,7 @@ def _run(
     given: Sequence[str],
     reply: Reply,
     refusals_of: Callable[[Exception], list[Refusal]],
-    join: "Callable[[], Processes] | None",
+    join: Callable[[], Started] | None,
 ) -> int:
     code = DONE
     try:

@@ -38,7 +38,7 @@ PASSING_BYTES = 8 << 20
 
 
 @attrs.frozen(eq=False)
-class _Rows:
+class _ArrayRows:
     """An array of which rows of dimension 0 can be had without the rest."""
 
     shape: tuple[int, ...]
@@ -107,7 +107,9 @@ def _given(program: Program, number: int, array: Array, shares: Shares) -> Ranke
         if isinstance(array, StoredArray) and array.load_rows is None:
             at_once = max(1, *array.shape[:1])
         tiles = _tiles(
-            _Rows(array.shape, lambda a, b: as_dtype(_rows(array, a, b), dtype, name), at_once),
+            _ArrayRows(
+                array.shape, lambda a, b: as_dtype(_rows(array, a, b), dtype, name), at_once
+            ),
             accepted.sharding,
             accepted.tensor.shape,
             held,
@@ -144,7 +146,7 @@ def _drawn(program: Program, number: int, seed: int, team: Threads, shares: Shar
     if is_sharded:
         assert accepted.sharding is not None, "of what is sharded"
         row_bytes = max(1, math.prod(whole[1:]) * dtype.numpy.itemsize)
-        rows = _Rows(whole, load, max(1, PASSING_BYTES // row_bytes))
+        rows = _ArrayRows(whole, load, max(1, PASSING_BYTES // row_bytes))
         tiles = _tiles(rows, accepted.sharding, shape, held, dtype.numpy)
         return RankedArray(tiles, row_of)
     if len(held) and int(held[-1] - held[0]) == len(held) - 1:
@@ -156,7 +158,7 @@ def _drawn(program: Program, number: int, seed: int, team: Threads, shares: Shar
 
 
 def _tiles(
-    rows: _Rows, sharding: Sharding, shape: tuple[int, ...], held: np.ndarray, dtype: np.dtype
+    rows: _ArrayRows, sharding: Sharding, shape: tuple[int, ...], held: np.ndarray, dtype: np.dtype
 ) -> np.ndarray:
     """[tiles, *shape] of the tiles that are held, by number; what is missing in the last ones is 0.
 

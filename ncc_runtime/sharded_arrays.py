@@ -10,6 +10,7 @@ writers died has no index, and is refused.
 """
 
 import contextlib
+import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ncc_runtime.array_files import StoredArray, safetensors_file, shown, tensor_specs
+from ncc_runtime.array_files import StoredArray, safetensors_file, shown, write_safetensors
 from ncc_runtime.errors import InputError
 from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file
 from ncc_runtime.neff.whole_file import replacing, write_whole
@@ -118,7 +119,7 @@ def check_folder(path: str) -> None:
         raise InputError(f"{path}: outputs are written to a folder; give its name")
     if not Path(path).is_dir() and not Path(path).parent.is_dir():
         raise InputError(f"{path}: there is no folder {Path(path).parent}")
-    tensor_specs(path, {})
+    write_safetensors(path, io.BytesIO(), {})
 
 
 def write_sharded(
@@ -139,13 +140,9 @@ def write_sharded(
         for number, (one, ranks) in enumerate(zip(outputs, ranks_of, strict=True))
         for rank, row in zip(ranks.tolist(), one, strict=True)
     }
-    specs, held = tensor_specs(str(folder / file), named)
     old = folder / INDEX
     with replacing(folder / file) as stream:
-        import safetensors
-
-        safetensors.serialize_file(specs, stream.name)
-        del held
+        write_safetensors(str(folder / file), stream, named)
         size = sum(row.nbytes for row in named.values())
         written = processes.gather((file, list(named), size))  # all are complete
         stale = _files_of(old) - {name for name, _, _ in written}

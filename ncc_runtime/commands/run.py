@@ -142,7 +142,7 @@ def run(
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files, sharded_arrays
     from ncc_runtime.options import RunOptions
-    from ncc_runtime.processes import ALONE
+    from ncc_runtime.processes import ALONE, started
     from ncc_runtime.report import summary
     from ncc_runtime.report.collective_table import RowOrder
 
@@ -174,7 +174,12 @@ def run(
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
-    processes = reply.processes or ALONE
+    processes = ALONE if reply.processes is None else started()
+    if processes.count > 1 and steps.steps is not None:
+        raise InputError(
+            f"--steps goes with one process, and {processes.count} were started: write the outputs "
+            "of a step to a folder, and give it to the next run"
+        )
     _check_arrays(words, processes)
     started = time.perf_counter()
     faults = words["faults"]
@@ -227,7 +232,7 @@ def run(
             sharded_arrays.write_sharded(words["outputs"], result.ranked_outputs, places, processes)
         else:
             array_files.write_arrays(words["outputs"], result.ranked_outputs)
-    if processes.count > 1:
+    if processes.count > 1 and options.values:
         result = attrs.evolve(result, ranked_outputs=_beginnings(result, processes))
     if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere

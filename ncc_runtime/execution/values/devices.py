@@ -25,7 +25,7 @@ from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
 from ncc_runtime.execution.values.exchanges import (
     PIECES_BYTES,
-    Pieces,
+    MovedPieces,
     RankMemory,
     of_collective,
     of_transfers,
@@ -756,7 +756,7 @@ class Devices:
     def _move_pieces(self, batches: Sequence[RowBatch]) -> None:
         """Perform the collectives and transfers of some batches, with the other processes."""
 
-        def pieces() -> Iterator[Pieces]:
+        def pieces() -> Iterator[MovedPieces]:
             for batch in batches:
                 if batch.collective is not None:
                     form, operands, results = self._on_processes(batch)

@@ -127,7 +127,7 @@ class _Partitions:
 
 
 def equal_ranks(
-    values: TapeValues, inputs: Sequence[np.ndarray], process_of: np.ndarray
+    values: TapeValues, inputs: Sequence[np.ndarray], process_of: np.ndarray | None = None
 ) -> EqualRanks:
     """What is equal while a tape is played, where `inputs` say what is equal in each input.
 
@@ -135,6 +135,8 @@ def equal_ranks(
     of the tape together (`tape_values.are_together`). `process_of` each rank, (ranks,): one has the
     memory of its own ranks only, so nothing is computed once for ranks of several.
     """
+    if process_of is None:
+        process_of = np.zeros(values.program.ranks, np.int64)
     partitions = _Partitions(process_of)
     equal = _split(partitions, values, inputs)
     stored, performed = _stored(partitions, values, equal)

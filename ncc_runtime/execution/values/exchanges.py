@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.values.normal_form import Arithmetic, NormalForm
+from ncc_runtime.execution.values.normal_form import NormalForm, PieceArithmetic
 from ncc_runtime.execution.values.transfers import SizedTransfers
 from ncc_runtime.processes import WINDOW_BYTES, Processes, Shares
 
@@ -48,7 +48,7 @@ class RankMemory:
 
 
 @attrs.frozen(eq=False)
-class Pieces:
+class MovedPieces:
     """Pieces of one size that are computed alike. Sizes and places are in bytes."""
 
     operand: RankMemory
@@ -84,9 +84,9 @@ def of_collective(
     operands: Sequence[RankMemory],
     results: Sequence[RankMemory],
     shares: Shares,
-) -> Iterator[Pieces]:
+) -> Iterator[MovedPieces]:
     """What a collective computes, of rank's memories that hold its operands and results alone."""
-    arithmetic = Arithmetic.of(form.dtype, form.reduction, may_use_targets=False)
+    arithmetic = PieceArithmetic.of(form.dtype, form.reduction, may_use_targets=False)
     itemsize = form.dtype.itemsize
     for one in form.classes:
 
@@ -98,7 +98,7 @@ def of_collective(
         yield from _cut(
             shares,
             itemsize,
-            Pieces(
+            MovedPieces(
                 operands[one.operand],
                 results[one.operand],
                 one.size * itemsize,
@@ -112,13 +112,13 @@ def of_collective(
         )
 
 
-def of_transfers(one: SizedTransfers, memory: RankMemory, shares: Shares) -> Iterator[Pieces]:
+def of_transfers(one: SizedTransfers, memory: RankMemory, shares: Shares) -> Iterator[MovedPieces]:
     """What the transfers of one size in a row of a DMA ring move."""
     leaves, leaf_start, targets, target_start = one.places()
     yield from _cut(
         shares,
         one.itemsize,
-        Pieces(
+        MovedPieces(
             memory,
             memory,
             one.size,
@@ -132,7 +132,7 @@ def of_transfers(one: SizedTransfers, memory: RankMemory, shares: Shares) -> Ite
     )
 
 
-def _cut(shares: Shares, itemsize: int, one: Pieces) -> Iterator[Pieces]:
+def _cut(shares: Shares, itemsize: int, one: MovedPieces) -> Iterator[MovedPieces]:
     """The same in parts that go into a round, with owners among the processes of the leaves."""
     count, leaves = one.leaves.shape
     if not count or not one.size:
@@ -166,9 +166,9 @@ def _cut(shares: Shares, itemsize: int, one: Pieces) -> Iterator[Pieces]:
             )
 
 
-def perform(every: Iterable[Pieces], shares: Shares, processes: Processes) -> None:
+def perform(every: Iterable[MovedPieces], shares: Shares, processes: Processes) -> None:
     """Perform pieces that do not depend on each other; all processes give the same."""
-    together: list[Pieces] = []
+    together: list[MovedPieces] = []
     held = 0
     for one in every:
         cost = (
@@ -185,7 +185,7 @@ def perform(every: Iterable[Pieces], shares: Shares, processes: Processes) -> No
         _round(together, shares, processes)
 
 
-def _round(every: Sequence[Pieces], shares: Shares, processes: Processes) -> None:
+def _round(every: Sequence[MovedPieces], shares: Shares, processes: Processes) -> None:
     me, everybody = shares.number, range(shares.count)
     # to the owners of pieces
     post = _Post()

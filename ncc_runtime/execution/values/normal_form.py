@@ -159,7 +159,7 @@ class Evaluation:
         )
         if in_place and not form.is_blockwise:
             form, self._copied = _compact(form)
-        self._arithmetic = Arithmetic.of(form.dtype, form.reduction, not in_place)
+        self._arithmetic = PieceArithmetic.of(form.dtype, form.reduction, not in_place)
         self._stacked = [
             _Stacked(part, self._arithmetic)
             for one in form.classes
@@ -231,7 +231,7 @@ class _Part:
 
     def __init__(
         self,
-        arithmetic: "Arithmetic",
+        arithmetic: "PieceArithmetic",
         blocks: "Sequence[_Block]",
         operands: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
@@ -336,7 +336,7 @@ def _stacks(one: PieceClass, dtype: np.dtype) -> Iterator[PieceClass]:
         yield one.some(slice(first, first + at_once))
 
 
-def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "Arithmetic") -> int:
+def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "PieceArithmetic") -> int:
     """What `_Part` takes: registers, what is joined without them, and views of each block."""
     largest = max(block.end - block.start for block in blocks)
     registers = 2 + max(block.registers for block in blocks)
@@ -347,7 +347,7 @@ def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "Arithmetic") -> int:
 class _Stacked:
     """All pieces of a class at once, all leaves with one call."""
 
-    def __init__(self, one: PieceClass, arithmetic: "Arithmetic") -> None:
+    def __init__(self, one: PieceClass, arithmetic: "PieceArithmetic") -> None:
         self._pieces, self._arithmetic = one, arithmetic
         self._registers = 1 + max((step.register for step in one.steps), default=-1)
         offsets = [one.offset, one.target_offset.ravel()]
@@ -453,7 +453,7 @@ def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
 
 
 @attrs.frozen(eq=False)
-class Arithmetic:
+class PieceArithmetic:
     """How the steps of pieces are computed.
 
     Narrow types are computed in a wide one from the first operand to the result, and rounded where
@@ -470,7 +470,7 @@ class Arithmetic:
     @classmethod
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
-    ) -> "Arithmetic":
+    ) -> "PieceArithmetic":
         wide = wide_type(dtype)
         join = None if reduction is None else _join_of(wide, reduction)
         rounds = is_narrow_float(dtype) and reduction not in _EXTREMES
