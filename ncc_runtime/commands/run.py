@@ -142,7 +142,8 @@ def run(
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
     from ncc_runtime import array_files, sharded_arrays
     from ncc_runtime.options import RunOptions
-    from ncc_runtime.processes import ALONE, started
+    from ncc_runtime.processes import ALONE
+    from ncc_runtime.processes import started as started_processes
     from ncc_runtime.report import summary
     from ncc_runtime.report.collective_table import RowOrder
 
@@ -174,7 +175,7 @@ def run(
     read = [*files_of(program), *([words["inputs"]] if words["inputs"] else []), *steps.read()]
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
-    processes = ALONE if reply.processes is None else started()
+    processes = ALONE if reply.processes is None else started_processes()
     if processes.count > 1 and steps.steps is not None:
         raise InputError(
             f"--steps goes with one process, and {processes.count} were started: write the outputs "
