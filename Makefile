@@ -8,7 +8,7 @@ TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch conformance golden reference man clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-oracle test-torch test-mpi conformance golden reference man clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -39,11 +39,11 @@ types: $(STAMP) ## strict mypy
 	$(BIN)/mypy
 
 test: lint types ## lint, types and the whole quick test suite
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch"
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "not slow and not oracle and not conformance and not torch and not mpi"
 
 test-slow: $(STAMP) ## the tests behind the marker `slow`, and all examples of the property tests
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m slow
-	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch" --hypothesis-profile=many
+	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not slow and not oracle and not conformance and not torch and not mpi" --hypothesis-profile=many
 
 test-random: $(STAMP) ## the property tests, quick and slow, with examples that were not tried before
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m "hypothesis and not oracle" --hypothesis-profile=random
@@ -77,6 +77,18 @@ $(TORCH_STAMP): pyproject.toml
 
 test-torch: $(TORCH_STAMP) ## the tests against torch; installs the extra `torch` into .venv-torch
 	$(TORCH_VENV)/bin/python -m pytest -q -m torch tests/torch
+
+MPI_STAMP := $(VENV)/.installed-mpi
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# mpi4py is loaded against the launcher's own library, so that comes first
+$(MPI_STAMP): $(STAMP)
+	@command -v mpirun >/dev/null 2>&1 || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq openmpi-bin libopenmpi-dev >/dev/null; }
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,mpi]'
+	@touch $@
+
+test-mpi: $(MPI_STAMP) ## the tests of runs in several processes; installs Open MPI and the extra `mpi`
+	$(BIN)/python -m pytest -q -m mpi tests/mpi
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

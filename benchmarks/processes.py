@@ -31,17 +31,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-RANKS, SIZE, ROWS = 64, 1024, 32
+RANKS, ROWS = 64, 32
 
 MOST = 1.2
 """Of its share."""
 
 
-def text_of(layers: int) -> str:
+def text_of(layers: int, size: int = 1024) -> str:
     """The step as HLO text: forward, gradients and updated weights of each layer."""
     tensor = ",".join(f"{{{','.join(str(8 * k + i) for i in range(8))}}}" for k in range(8))
     data = ",".join(f"{{{','.join(str(k + 8 * i) for i in range(8))}}}" for k in range(8))
-    x, w = f"f32[{ROWS},{SIZE}]", f"f32[{SIZE},{SIZE}]"
+    x, w = f"f32[{ROWS},{size}]", f"f32[{size},{size}]"
     groups = "use_global_device_ids=true, to_apply=sum"
     lines = [f"x0 = {x} parameter(0)", "rate = f32[] constant(0.001)"]
     lines.append(f"rates = {w} broadcast(rate), dimensions={{}}")
@@ -87,9 +87,7 @@ def child(neff: str, folder: str, limit: int) -> int:
     code = main(["run", neff, *place, "--outputs", f"{folder}/"])
     if code:
         return code
-    status = dict(
-        line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
-    )
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     addresses = int(status["VmPeak"].split()[0]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
     every = processes.started().gather((base, peak, addresses))
