@@ -37,7 +37,7 @@ def digests(count: int, ways: str, files: tuple[str, ...], host_processes: int =
 
 
 def alone(ways: str, files: tuple[str, ...]) -> dict[str, str]:
-    found = digests(1, ALL_WAYS, files)
+    found = digests(1, ALL_WAYS if files == tuple(FILES) else ways, files)
     return {key: one for key, one in found.items() if key.split()[-1] in ways.split(",")}
 
 

@@ -156,14 +156,14 @@ def test_processes_without_mpi4py_are_refused_with_what_installs_it(neff):
     assert "need mpi4py; `pip install 'neuron-ncc[mpi]'`" in line
 
 
-@pytest.mark.parametrize("number", [0, 2])
-@pytest.mark.parametrize("place", ["perform", "write"])
 @pytest.mark.parametrize(
-    ("way", "code", "message"),
+    ("number", "place", "way", "code", "message"),
     [
-        ("memory", 1, "the host is out of memory: no room"),
-        ("refused", 1, "arg0 holds 9; s4 goes from -8 to 7"),
-        ("unexpected", 3, "a fault of ours: ValueError: unexpected"),
+        (2, "perform", "memory", 1, "the host is out of memory: no room"),
+        (0, "perform", "unexpected", 3, "a fault of ours: ValueError: unexpected"),
+        (3, "perform", "refused", 1, "arg0 holds 9; s4 goes from -8 to 7"),
+        (0, "write", "memory", 1, "the host is out of memory: no room"),
+        (2, "write", "unexpected", 3, "a fault of ours: ValueError: unexpected"),
     ],
 )
 def test_a_process_that_fails_ends_all_with_its_name(
