@@ -11,12 +11,13 @@ and what is sent in it fits a window. All processes make the same rounds and see
 pieces, so who sends what needs no message.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 import numpy as np
 
-from ncc_runtime.execution.values.normal_form import NormalForm, PieceArithmetic
+from ncc_runtime.execution.values.normal_form import NormalForm, PieceArithmetic, Step
 from ncc_runtime.execution.values.transfers import SizedTransfers
 from ncc_runtime.processes import WINDOW_BYTES, Processes, Shares
 
@@ -60,7 +61,8 @@ class MovedPieces:
     target_start: np.ndarray  # (pieces, targets) int64
     compute: Callable[[np.ndarray], np.ndarray]
     """From leaves, [leaves, pieces, size] uint8, to results, [pieces, size] uint8."""
-    owner: np.ndarray  # (pieces,) the process that computes it
+    owner: np.ndarray = attrs.field(factory=lambda: np.zeros(0, np.int64))
+    """The process that computes each, (pieces,); none before they are cut."""
 
     def read(self, piece: np.ndarray, leaf: np.ndarray) -> np.ndarray:
         """Leaves of this process, (n, size)."""
@@ -85,51 +87,43 @@ def of_collective(
     results: Sequence[RankMemory],
     shares: Shares,
 ) -> Iterator[MovedPieces]:
-    """What a collective computes, of rank's memories that hold its operands and results alone."""
+    """What a collective computes, in memories that hold its operands and results alone."""
     arithmetic = PieceArithmetic.of(form.dtype, form.reduction, may_use_targets=False)
     itemsize = form.dtype.itemsize
+
+    def computed(steps: Sequence[Step], leaves: np.ndarray) -> np.ndarray:
+        if not len(leaves):
+            return np.zeros(leaves.shape[1:], np.uint8)
+        return arithmetic.of_leaves(steps, leaves.view(form.dtype)).view(np.uint8)
+
     for one in form.classes:
-
-        def compute(leaves: np.ndarray, steps=one.steps) -> np.ndarray:  # type: ignore[no-untyped-def]
-            if not len(leaves):
-                return np.zeros(leaves.shape[1:], np.uint8)
-            return arithmetic.of_leaves(steps, leaves.view(form.dtype)).view(np.uint8)
-
-        yield from _cut(
-            shares,
-            itemsize,
-            MovedPieces(
-                operands[one.operand],
-                results[one.operand],
-                one.size * itemsize,
-                one.leaves,
-                np.broadcast_to(one.offset[:, None] * itemsize, one.leaves.shape),
-                one.target_rank,
-                one.target_offset * itemsize,
-                compute,
-                np.zeros(len(one), np.int64),
-            ),
+        pieces = MovedPieces(
+            operand=operands[one.operand],
+            result=results[one.operand],
+            size=one.size * itemsize,
+            leaves=one.leaves,
+            leaf_start=np.broadcast_to(one.offset[:, None] * itemsize, one.leaves.shape),
+            targets=one.target_rank,
+            target_start=one.target_offset * itemsize,
+            compute=functools.partial(computed, one.steps),
         )
+        yield from _cut(shares, itemsize, pieces)
 
 
 def of_transfers(one: SizedTransfers, memory: RankMemory, shares: Shares) -> Iterator[MovedPieces]:
     """What the transfers of one size in a row of a DMA ring move."""
     leaves, leaf_start, targets, target_start = one.places()
-    yield from _cut(
-        shares,
-        one.itemsize,
-        MovedPieces(
-            memory,
-            memory,
-            one.size,
-            leaves,
-            leaf_start,
-            targets,
-            target_start,
-            one.compute,
-            np.zeros(len(leaves), np.int64),
-        ),
+    pieces = MovedPieces(
+        operand=memory,
+        result=memory,
+        size=one.size,
+        leaves=leaves,
+        leaf_start=leaf_start,
+        targets=targets,
+        target_start=target_start,
+        compute=one.compute,
     )
+    yield from _cut(shares, one.itemsize, pieces)
 
 
 def _cut(shares: Shares, itemsize: int, one: MovedPieces) -> Iterator[MovedPieces]:
