@@ -9,13 +9,14 @@ SITE := build/docs/html
 CHAKRA_STAMP := $(VENV)/.installed-chakra
 DASK_STAMP := $(VENV)/.installed-dask
 BROWSER_STAMP := $(VENV)/.installed-browser
+MPI_STAMP := $(VENV)/.installed-mpi
 TORCH_VENV := .venv-torch
 TORCH_STAMP := $(TORCH_VENV)/.installed
 # tests that need no more than `make install` gives
-HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser and not site
+HERE := not oracle and not conformance and not torch and not chakra and not dask and not browser and not site and not mpi
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser conformance docs test-site golden reference man pictures clean
+.PHONY: help install run lint types test test-slow test-random mutation faults campaigns soak test-dask test-oracle test-torch test-chakra test-browser test-mpi conformance docs test-site golden reference man pictures clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -110,6 +111,16 @@ test-browser: $(BROWSER_STAMP) ## the page of nccrt report in chromium; installs
 
 pictures: $(BROWSER_STAMP) ## docs/images/report*.png, as chromium shows a report
 	$(BIN)/python -m tools.report_picture
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+# mpi4py is loaded against the launcher's own library, so that comes first
+$(MPI_STAMP): $(STAMP)
+	@command -v mpirun >/dev/null 2>&1 || { $(SUDO) apt-get update -qq && $(SUDO) apt-get install -y -qq openmpi-bin libopenmpi-dev >/dev/null; }
+	$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[dev,mpi]'
+	@touch $@
+
+test-mpi: $(MPI_STAMP) ## the tests of runs in several processes; installs Open MPI and the extra `mpi`
+	$(BIN)/python -m pytest -q -m mpi tests/mpi
 
 conformance: $(ORACLE_STAMP) ## small programs with the values they must give; installs the extra `jax`
 	$(BIN)/python -m pytest -n $(WORKERS) -q -m conformance tests/conformance

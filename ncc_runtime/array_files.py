@@ -8,6 +8,7 @@ import ast
 import contextlib
 import functools
 import io
+import json
 import math
 import stat
 import warnings
@@ -64,6 +65,14 @@ class StoredArray:
     shape: tuple[int, ...]
     dtype: np.dtype
     _load: Callable[[], np.ndarray]
+    load_rows: Callable[[int, int], np.ndarray] | None = None
+    """Loads rows of dimension 0 from one up to another; None where all has to be loaded."""
+
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """Rows of dimension 0 from one up to another, without the rest if that can be."""
+        if self.load_rows is not None:
+            return self.load_rows(first, end)
+        return np.asarray(self)[first:end]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         loaded = self._load()
@@ -78,7 +87,7 @@ def open_arrays(path: str) -> Iterator[Mapping[str, StoredArray]]:
         raise InputError(f"{path}: not a regular file; arrays are read from one")
     with Path(path).open("rb") as raw:
         if _is_safetensors(path):
-            yield _safetensors_arrays(path, raw)
+            yield safetensors_file(path, raw)
         else:
             yield _npz_arrays(path, raw)
 
@@ -94,8 +103,7 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None
     check_outputs(path)
     with replacing(path) as stream:
         if _is_safetensors(path):
-            arrays = {name: np.asarray(array) for name, array in named.items()}
-            stream.write(safetensors_bytes(path, arrays))
+            write_safetensors(path, stream, named)
             return
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as file:
             for name, array in named.items():
@@ -104,15 +112,12 @@ def write_arrays(path: str, outputs: Sequence[np.ndarray | RankedArray]) -> None
 
 
 def _write_npy(member: IO[bytes], array: np.ndarray | RankedArray) -> None:
-    """As numpy.save does it, but piece by piece: nothing is converted or copied as a whole."""
+    """As numpy.save does it, but piece by piece."""
     dtype = storable(np.empty(0, array.dtype)).dtype
     descr = np.lib.format.dtype_to_descr(dtype)
     header = {"descr": descr, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(member, header)
-    for row in array:
-        flat = np.ascontiguousarray(row).reshape(-1)
-        for at in range(0, flat.size, _PIECE_BYTES):
-            member.write(storable(flat[at : at + _PIECE_BYTES]).data)
+    _write_elements(member, array, dtype)
 
 
 def check_outputs(path: str) -> None:
@@ -250,7 +255,8 @@ def _safetensors(path: str) -> ModuleType:
     return safetensors
 
 
-def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
+def safetensors_file(path: str, raw: io.BufferedReader) -> dict[str, StoredArray]:
+    """The arrays of an open file by name, not loaded yet; InputError."""
     library = _safetensors(path)
     arrays = {}
     try:
@@ -273,14 +279,19 @@ def _safetensors_arrays(path: str, raw: io.BufferedReader) -> dict[str, StoredAr
 def _part_of_file(
     raw: io.BufferedReader, at: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> StoredArray:
-    def load() -> np.ndarray:
-        data: np.ndarray = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
-        raw.seek(at)
+    row_bytes = math.prod(shape[1:]) * dtype.itemsize
+
+    def read(start: int, kept: tuple[int, ...]) -> np.ndarray:
+        data: np.ndarray = np.empty(math.prod(kept) * dtype.itemsize, np.uint8)
+        raw.seek(start)
         if raw.readinto(data.data) != len(data):
             raise InputError(f"{raw.name}: has become shorter while it was read")
-        return data.view(dtype).reshape(shape)
+        return data.view(dtype).reshape(kept)
 
-    return StoredArray(shape, dtype, load)
+    def load_rows(first: int, end: int) -> np.ndarray:
+        return read(at + first * row_bytes, (end - first, *shape[1:]))
+
+    return StoredArray(shape, dtype, lambda: read(at, shape), load_rows if shape else None)
 
 
 @functools.cache
@@ -291,22 +302,45 @@ def safetensors_types() -> frozenset[np.dtype]:
 
 def safetensors_bytes(path: str, named: Mapping[str, np.ndarray]) -> bytes:
     """The contents of a `.safetensors` file; InputError, with its path, for what it cannot hold."""
-    library = _safetensors(path)
-    known = safetensors_types()
-    dense = {
-        name: np.ascontiguousarray(array if array.dtype in known else storable(array))
+    stream = io.BytesIO()
+    write_safetensors(path, stream, named)
+    return stream.getvalue()
+
+
+def write_safetensors(
+    path: str, stream: IO[bytes], named: Mapping[str, np.ndarray | RankedArray]
+) -> None:
+    """Write the contents of a `.safetensors` file, piece by piece: the library takes them whole.
+
+    The form is that of https://github.com/huggingface/safetensors#format. Wide types come first, so
+    that all arrays are aligned. InputError, with its path, for what it cannot hold.
+    """
+    _safetensors(path)  # who cannot read it is told now
+    spelled = {dtype.numpy: word for word, dtype in _SAFETENSORS_NAMES.items()}
+    header, at = {}, 0
+    stored = {
+        name: array.dtype if array.dtype in spelled else storable(np.empty(0, array.dtype)).dtype
         for name, array in named.items()
     }
-    for name, array in dense.items():
-        if array.dtype not in known:
-            raise InputError(f"{path}: {name} is {array.dtype}, which safetensors lacks; use .npz")
-    specs = {
-        name: library.TensorSpec(
-            dtype=array.dtype.name,
-            shape=list(array.shape),
-            data_ptr=array.ctypes.data,
-            data_len=array.nbytes,
-        )
-        for name, array in dense.items()
-    }
-    return bytes(library.serialize(specs))
+    ordered = sorted(named, key=lambda name: -stored[name].itemsize)
+    for name in ordered:
+        dtype, shape = stored[name], named[name].shape
+        if dtype not in spelled:
+            raise InputError(f"{path}: {name} is {dtype}, which safetensors lacks; use .npz")
+        end = at + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": spelled[dtype], "shape": shape, "data_offsets": (at, end)}
+        at = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(len(text).to_bytes(8, "little") + text)
+    for name in ordered:
+        _write_elements(stream, named[name], stored[name])
+
+
+def _write_elements(stream: IO[bytes], array: np.ndarray | RankedArray, dtype: np.dtype) -> None:
+    """As elements of that type; nothing is converted or copied as a whole."""
+    for row in array if array.shape else (array,):
+        flat = np.ascontiguousarray(row).reshape(-1)
+        for at in range(0, flat.size, _PIECE_BYTES):
+            piece = flat[at : at + _PIECE_BYTES].astype(dtype, copy=False)
+            stream.write(piece.view(np.uint8).data)

@@ -7,10 +7,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from ncc_runtime.command_line import Refusal, examples, perform
+from ncc_runtime.launcher import launched
+
+if TYPE_CHECKING:
+    from ncc_runtime.processes import Processes
 
 _COMMANDS = (
     *("run", "list", "verify", "explain", "diff", "report", "faults", "stale", "goodput"),
@@ -51,7 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     _choose_blas_kernel()
-    return perform(cli, "nccrt", given, _refusals_of)
+    # other commands are no work for several: each process would do, and say, all of it
+    are_several = given[:1] == ["run"] and launched()[1] > 1
+    return perform(cli, "nccrt", given, _refusals_of, _started if are_several else None)
+
+
+def _started() -> "Processes":
+    from ncc_runtime.processes import started
+
+    return started()
 
 
 def _refusals_of(error: Exception) -> list[Refusal]:

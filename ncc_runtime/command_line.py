@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import attrs
 import click
@@ -55,19 +55,46 @@ class Refusal:
         return {**fields, "message": shortened(self.message), "help": shortened(self.help)}
 
 
+class Started(Protocol):
+    """The processes that a launcher started, of which one tells what there is to tell."""
+
+    number: int  # of this one
+
+    @property
+    def name(self) -> str:
+        """Of this one, for messages."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this one failed and others did not."""
+
+    def tells_failure(self) -> bool:
+        """Whether it is this one that tells of an error."""
+
+    def end_all(self, code: int) -> None:
+        """End them all after an error."""
+
+    def abort(self, code: int) -> None:
+        """End them all at once."""
+
+
 class Reply:
     """What one command says."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.is_quiet = False
-        self.progress = ProgressBar(sys.stderr, lambda: self.is_quiet)
+        self.is_silent = False  # as others of several processes say all
+        self.processes: Started | None = None  # with which a launcher started this one
+        self.progress = ProgressBar(sys.stderr, lambda: self.is_quiet or self.is_silent)
         self._result: Mapping[str, Any] = {}
         self._notices: dict[Notice, None] = {}  # in their order, each once
         self._refusals: list[Refusal] = []
 
     def give(self, *, fields: Callable[[], Mapping[str, Any]], text: Callable[[], str]) -> None:
         """The command's result; only the form that is wanted is made."""
+        if self.is_silent:
+            return
         if self.as_json:
             self._result = fields()
         else:
@@ -76,7 +103,7 @@ class Reply:
 
     def say(self, line: str) -> None:
         """A line of a result that is shown as it comes; `give` has the fields of all of them."""
-        if not self.as_json:
+        if not self.as_json and not self.is_silent:
             with self.progress.cleared():
                 click.echo(line)
 
@@ -88,8 +115,25 @@ class Reply:
         """What was wrong."""
         self._refusals += refusals
 
+    def join(self, processes: Started) -> None:
+        """Speak for several processes: the first of them does."""
+        self.processes, self.is_silent = processes, processes.number > 0
+
+    def refuse_among(self, refusals: Iterable[Refusal]) -> None:
+        """The same, where others of several processes may have been refused, too: one tells it."""
+        if self.processes is not None:
+            self.is_silent = not self.processes.tells_failure()
+            if self.processes.is_apart:
+                name = self.processes.name
+                refusals = [
+                    attrs.evolve(one, message=f"{name}: {one.message}", text="") for one in refusals
+                ]
+        self.refuse(refusals)
+
     def close(self) -> None:
         """Say what is left to say: the object, or refusals, and without one, warnings."""
+        if self.is_silent:
+            return
         if self.as_json:
             said = {
                 "warnings": [attrs.asdict(notice) for notice in self._notices],
@@ -132,8 +176,11 @@ def perform(
     name: str,
     given: Sequence[str],
     refusals_of: Callable[[Exception], list[Refusal]],
+    join: Callable[[], Started] | None = None,
 ) -> int:
     """Run a command line; returns the exit code. `refusals_of` gives nothing for our own faults.
+
+    `join` gives the processes that a launcher started: one of them says what there is to say.
 
     Streams that are closed swallow what is written to them. Like the standard tools, a command
     whose reader has left stops without a word.
@@ -146,8 +193,10 @@ def perform(
     reply = Reply(as_json="--json" in given)
     try:
         with heard_by(reply.progress):
-            return _run(commands, name, given, reply, refusals_of)
+            return _run(commands, name, given, reply, refusals_of, join)
     except (BrokenPipeError, SystemExit) as stop:
+        if reply.processes is not None:  # others would wait for it
+            reply.processes.abort(REFUSED)
         if isinstance(stop, SystemExit) and stop.code == DONE:  # words for a shell to complete
             return DONE
         for output in (sys.stdout, sys.stderr):  # click exits itself where a pipe is broken
@@ -196,11 +245,14 @@ def _run(
     given: Sequence[str],
     reply: Reply,
     refusals_of: Callable[[Exception], list[Refusal]],
+    join: Callable[[], Started] | None,
 ) -> int:
     code = DONE
     try:
         try:
             try:
+                if join is not None:
+                    reply.join(join())
                 stopped = commands.main(
                     list(given), prog_name=name, standalone_mode=False, obj=reply
                 )
@@ -222,9 +274,11 @@ def _run(
             return USAGE
         except Exception as error:  # noqa: BLE001 - the border: any fault becomes a line and a code
             code, refusals = _judged(error, name, refusals_of)
-            reply.refuse(refusals)
+            reply.refuse_among(refusals)
         reply.close()
         sys.stdout.flush()
+        if code != DONE and reply.processes is not None:
+            reply.processes.end_all(code)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             raise

@@ -37,8 +37,11 @@ def _processor_quota() -> int:
     return min(quotas)
 
 
-def free_bytes() -> int | None:
-    """Memory that it can take without swapping; None where the system does not say."""
+def free_bytes(processes: int = 1) -> int | None:
+    """Memory that it can take without swapping; None where the system does not say.
+
+    So many processes share what the host has free; a limit of a process is its own.
+    """
     lines = dict(line.split(":") for line in _text(PROC / "meminfo").splitlines())
     if "MemAvailable" not in lines:
         return None
@@ -55,8 +58,7 @@ def free_bytes() -> int | None:
                 )
                 # the kernel gives back what files were read into before it refuses anything
                 free.append(int(most) - int(taken) + int(statistics.get(cached, 0)))
-    free.append(_free_addresses())
-    return max(0, min(free))
+    return max(0, min(min(free) // processes, _free_addresses()))
 
 
 def _free_addresses() -> int:

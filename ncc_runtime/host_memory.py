@@ -26,6 +26,7 @@ class HostMemory:
     - `outputs`: arrays that the caller gets; ranks with equal ones share one
     - `scratch`: what is computed on the way, on all threads, and what is small
     - `budget`: what it may take; None where the system does not say what is free
+    - `processes`: what each process of the run needs; the other figures are those of this one
     """
 
     ranks: int
@@ -33,6 +34,7 @@ class HostMemory:
     outputs: int
     scratch: int
     budget: int | None = None
+    processes: tuple[int, ...] = ()
 
     @property
     def needed(self) -> int:
@@ -41,7 +43,10 @@ class HostMemory:
 
     def as_json(self) -> dict[str, Any]:
         """The object that `nccrt run --json` prints."""
-        return {"needed": self.needed, **attrs.asdict(self)}
+        found = {"needed": self.needed, **attrs.asdict(self)}
+        if not self.processes:
+            del found["processes"]
+        return found
 
     def __str__(self) -> str:
         """`host memory 3.2 GiB for values: ranks 2.0 GiB, inputs …; it may take 18.1 GiB`."""
@@ -49,8 +54,11 @@ class HostMemory:
             f"{name} {size_text(getattr(self, name))}"
             for name in ("ranks", "inputs", "outputs", "scratch")
         ]
+        several = len(self.processes)
+        whose = f" of each of {several} processes" if several else ""
         may = "" if self.budget is None else f"; it may take {size_text(self.budget)}"
-        return f"host memory {size_text(self.needed)} for values: {', '.join(parts)}{may}"
+        most = size_text(max(self.needed, *self.processes) if several else self.needed)
+        return f"host memory {most}{whose} for values: {', '.join(parts)}{may}"
 
     def check(self, ranks: int) -> None:
         """Refuse a run whose arrays would not fit, before any is allocated."""
@@ -58,7 +66,7 @@ class HostMemory:
             raise InputError(
                 f"the values of {ranks} ranks need {self.needed} bytes of host memory and the "
                 f"budget is {self.budget}; --no-values predicts the time without them, --memory "
-                "raises it"
+                "raises it, and several processes share them (docs/processes.md)"
             )
 
 
@@ -72,14 +80,15 @@ def check_slice(required: int, options: RunOptions) -> None:
         )
 
 
-def budget_bytes(options: RunOptions, held_bytes: int = 0) -> int | None:
-    """Host bytes that the run may take; None where it is not known.
+def budget_bytes(options: RunOptions, held_bytes: int = 0, processes: int = 1) -> int | None:
+    """Host bytes that the run may take in this process; None where it is not known.
 
-    `held_bytes` are kept from an earlier run: the host has them no longer free.
+    `held_bytes` are kept from an earlier run: the host has them no longer free. `processes` of the
+    run share the host.
     """
     if options.memory_bytes is not None:
         return options.memory_bytes
-    free = free_bytes()
+    free = free_bytes(processes)
     return None if free is None else int((free + held_bytes) * FREE_SHARE)
 
 

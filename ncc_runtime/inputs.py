@@ -71,7 +71,8 @@ Given: TypeAlias = Mapping[int, Array]
 def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Given:
     """The arrays by the number of their parameter; InputError where a name is of none, or of two.
 
-    A key is a number, `arg0` or numpy's `arr_0`, or the parameter's own name, `params['w1']`.
+    A key is a number, `arg0` or numpy's `arr_0`, or the parameter's own name, `params['w1']`. What
+    a run calls `out0` is taken by its number, too.
     """
     if not isinstance(inputs, Mapping):
         inputs = dict(enumerate(inputs))
@@ -98,6 +99,7 @@ def numbered(program: Program, inputs: Sequence[Any] | Mapping[Any, Any]) -> Giv
 
 
 _BY_NUMBER = re.compile(r"(?:arg|arr_)(\d{1,9})", re.ASCII)
+_OUTPUT = re.compile(r"out(\d{1,9})", re.ASCII)
 
 
 def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
@@ -112,6 +114,8 @@ def _number_of(key: object, named: Mapping[str, Sequence[int]]) -> int | None:
             "arrays by number, as numpy.savez(file, a, b) names them: arr_0, arr_1, …"
         )
     if match is not None:
+        return int(match[1])
+    if not numbers and (match := _OUTPUT.fullmatch(key)):  # of a run whose outputs these are
         return int(match[1])
     if len(numbers) > 1:
         both = " and ".join(f"arg{number}" for number in numbers[:2])
@@ -208,7 +212,7 @@ def bound_inputs(
     types are checked now, and arrays loaded when they are asked for. Raises InputError.
     """
     if seed is None:
-        _check_complete(program, given)
+        check_complete(program, given)
     for number, array in given.items():
         check_type(program, number, array)
     team = Threads(threads)
@@ -241,7 +245,7 @@ def rows_of(program: Program, number: int) -> np.ndarray:
     Ranks that have the same part of one array have the same number; so do all ranks if each has the
     whole. Of an array of which nothing is known each rank has its own.
     """
-    accepted = _accepted(program, number)
+    accepted = accepted_arrays(program, number)
     if accepted.sharding is not None:
         return np.array(accepted.sharding.parts, np.int64)[accepted.ranks]
     is_whole = program.parameter(number).shape is not None
@@ -256,7 +260,7 @@ def seeded(
     Ranks that have the same part of one array have the same values, as in a real run: the whole
     array is drawn, and cut.
     """
-    accepted, rows = _accepted(program, number), rows_of(program, number)
+    accepted, rows = accepted_arrays(program, number), rows_of(program, number)
     dtype, (_, common, *unsharded) = accepted.tensor.dtype, accepted.shapes
     if unsharded:
         whole = random_values.drawn(dtype, unsharded[0], seed, key, threads)
@@ -292,7 +296,7 @@ def kind_of_inputs(given: Given) -> Hashable:
 
 def expected_input(program: Program, number: int, given: Given) -> ExpectedInput:
     """Without loading or drawing it."""
-    accepted, rows = _accepted(program, number), rows_of(program, number)
+    accepted, rows = accepted_arrays(program, number), rows_of(program, number)
     size, own = accepted.tensor.size_bytes, np.arange(len(accepted.ranks))
     array = given.get(number)
     if array is None or (accepted.sharding is not None and array.shape == accepted.whole):
@@ -319,7 +323,8 @@ def expected_input(program: Program, number: int, given: Given) -> ExpectedInput
     return ExpectedInput(ranked.row_of, True, len(ranked.array) * size, stored)
 
 
-def _check_complete(program: Program, given: Given) -> None:
+def check_complete(program: Program, given: Given) -> None:
+    """InputError if an input is missing."""
     count = len(program.inputs)
     missing = [number for number in range(count) if number not in given]
     if not missing:
@@ -337,7 +342,7 @@ def _check_complete(program: Program, given: Given) -> None:
 
 
 @attrs.frozen(eq=False)
-class _AcceptedArrays:
+class AcceptedArrays:
     """The arrays that a parameter accepts."""
 
     tensor: Tensor
@@ -356,7 +361,8 @@ class _AcceptedArrays:
         return (per_rank, shape) if self.whole is None else (per_rank, shape, self.whole)
 
 
-def _accepted(program: Program, number: int) -> _AcceptedArrays:
+def accepted_arrays(program: Program, number: int) -> AcceptedArrays:
+    """Those that a parameter accepts."""
     before = 0
     for stage in stages_of(program):
         before += len(stage.program.inputs)
@@ -364,7 +370,7 @@ def _accepted(program: Program, number: int) -> _AcceptedArrays:
             break
     tensor, info = program.inputs[number], program.parameter(number)
     is_whole = info.sharding is None
-    return _AcceptedArrays(
+    return AcceptedArrays(
         program.tensors[tensor],
         stage.ranks,
         None if info.sharding is None else program.shardings[info.sharding],
@@ -373,13 +379,13 @@ def _accepted(program: Program, number: int) -> _AcceptedArrays:
 
 
 def _fits(program: Program, number: int, array: Array) -> bool:
-    accepted = _accepted(program, number)
+    accepted = accepted_arrays(program, number)
     return array.shape in accepted.shapes and _converts(array.dtype, accepted.tensor.dtype)
 
 
 def check_type(program: Program, number: int, array: Array) -> None:
     """Refuse an array whose shape or dtype the parameter does not take; it is not loaded."""
-    accepted = _accepted(program, number)
+    accepted = accepted_arrays(program, number)
     if array.shape not in accepted.shapes:
         per_rank, common, *unsharded = map(list, accepted.shapes)
         cut = f", or {unsharded[0]} for the whole, which its sharding cuts" if unsharded else ""
@@ -409,12 +415,12 @@ def checked_input(program: Program, number: int, array: Array) -> RankedArray:
     other dtype must match.
     """
     check_type(program, number, array)
-    accepted = _accepted(program, number)
+    accepted = accepted_arrays(program, number)
     name, ranks = _called(program, number), len(accepted.ranks)
     if isinstance(array, RankedArray):
-        rows = _as_dtype(array.array, accepted.tensor.dtype, name)
+        rows = as_dtype(array.array, accepted.tensor.dtype, name)
         return RankedArray(rows, array.row_of)
-    values = _as_dtype(np.asarray(array), accepted.tensor.dtype, name)
+    values = as_dtype(np.asarray(array), accepted.tensor.dtype, name)
     if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
         tiles = _tiles(values, accepted.sharding, accepted.tensor.shape)
         return RankedArray(tiles, np.array(accepted.sharding.parts)[accepted.ranks])
@@ -465,7 +471,7 @@ def _is_raw(stored: np.dtype, dtype: DType) -> bool:
 
 
 def _converts(stored: np.dtype, dtype: DType) -> bool:
-    """Whether `_as_dtype` makes the type of a stored one."""
+    """Whether `as_dtype` makes the type of a stored one."""
     target = dtype.numpy
     if stored.newbyteorder("=") == target or _is_raw(stored, dtype):
         return True
@@ -475,7 +481,8 @@ def _converts(stored: np.dtype, dtype: DType) -> bool:
     return dtype.is_float and is_float and stored.itemsize >= target.itemsize
 
 
-def _as_dtype(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+def as_dtype(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+    """An array as one of a parameter's type; InputError for integers that do not fit."""
     target = dtype.numpy
     if array.dtype == target:
         return array

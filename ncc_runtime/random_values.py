@@ -12,6 +12,7 @@ is farther from zero than 4.4.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,17 +38,40 @@ def drawn(
 
     `key` says which array it is among those that are drawn from the seed.
     """
-    array: np.ndarray = np.empty(shape, dtype.numpy)
+    return drawn_rows(dtype, shape, (0, shape[0]) if shape else (0, 1), seed, key, threads)
+
+
+def drawn_rows(
+    dtype: DType,
+    shape: tuple[int, ...],
+    rows: tuple[int, int],
+    seed: int,
+    key: Sequence[int],
+    threads: Threads,
+) -> np.ndarray:
+    """The same from one row of dimension 0 up to another, without the rest."""
+    first, end = rows
+    array: np.ndarray = np.empty((end - first, *shape[1:]) if shape else (), dtype.numpy)
     flat = array.reshape(-1)
     if dtype.is_complex:
         flat = flat.view(flat.real.dtype)
+    per_row = math.prod(shape[1:]) * (1 + dtype.is_complex)
+    begin, in_all = first * per_row, (shape[0] if shape else 1) * per_row
 
     def draw(number: int) -> None:
         sequence = np.random.SeedSequence(seed, spawn_key=(*key, number))
-        part = flat[number * BLOCK : (number + 1) * BLOCK]
-        _fill(part, dtype, np.random.SFC64(sequence))
+        generator = np.random.SFC64(sequence)
+        start = number * BLOCK - begin  # of its numbers in what is drawn
+        size = min(BLOCK, in_all - number * BLOCK)
+        if start >= 0 and start + size <= flat.size:
+            _fill(flat[start : start + size], dtype, generator)
+            return
+        block = np.empty(size, flat.dtype)
+        _fill(block, dtype, generator)
+        there = slice(max(0, start), min(flat.size, start + size))
+        flat[there] = block[there.start - start : there.stop - start]
 
-    blocks = range(-(-flat.size // BLOCK))
+    blocks = range(begin // BLOCK, -(-(begin + flat.size) // BLOCK)) if flat.size else ()
     threads.perform([functools.partial(draw, number) for number in blocks])
     return array
 

@@ -46,6 +46,7 @@ from ncc_runtime.lowering.lower import lower, without_garbage_collection
 from ncc_runtime.neff.program import Program
 from ncc_runtime.options import Alternatives, LoadOptions, Policy, RunOptions, plans_apart
 from ncc_runtime.placement import STRATEGIES, Placement, PlaceOptions, place, place_on
+from ncc_runtime.processes import ALONE, Processes
 from ncc_runtime.report.run import Alternative, Run, Verification, heading, spread_alone
 from ncc_runtime.topology import fault_names
 from ncc_runtime.topology.graph import Topology
@@ -55,7 +56,7 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
-    from ncc_runtime.inputs import Draw, Given
+    from ncc_runtime.inputs import Draw, ExpectedInput, Given
     from ncc_runtime.plans.files import PlanFile
     from ncc_runtime.pure_collectives import PureCollective
     from ncc_runtime.ranked_array import RankedArray
@@ -109,6 +110,7 @@ class Model:
         self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
         self._memory: dict[Hashable, HostMemory] = {}  # by what it was worked out for
+        self.processes: Processes = ALONE  # each holds the values of its share of the ranks
 
     def __repr__(self) -> str:
         return f"<Model: {heading(self.executable).splitlines()[0]}>"
@@ -221,8 +223,11 @@ class Model:
         """The proofs of the program, those that fail too; computed once, on first use."""
         from ncc_runtime.verify.prove import prove_with_evidence
 
-        proofs, self._evidence = prove_with_evidence(self.executable)
-        return proofs
+        def prove() -> "tuple[Proof, ...]":
+            proofs, self._evidence = prove_with_evidence(self.executable)
+            return proofs
+
+        return self.processes.from_first(prove)
 
     def _check_proofs(self) -> None:
         """ProofError if one fails."""
@@ -316,13 +321,7 @@ class Model:
         """
         started = time.perf_counter()
         options, given = self._request(inputs, options, settings)
-        arrays = None
-        if options.values:
-            from ncc_runtime.inputs import bound_inputs
-
-            arrays = bound_inputs(
-                self.executable.program, given, seed, self._drawn_counts, options.threads
-            )
+        arrays = self._bound_inputs(given, seed, options) if options.values else None
         if options.verify:
             self._check_proofs()
         if options.faults:
@@ -336,11 +335,39 @@ class Model:
         tape = self._tape(options) if watch is None else None
         memory = self._checked_memory(machine, tape, given, options)
         try:
-            machine.load(arrays, tape=tape)
+            labels = None
+            if self.processes.count > 1:  # this one has the inputs of its ranks only
+                labels = [one.row_of for one in self._expected_inputs(given)]
+            machine.load(arrays, tape=tape, labels=labels)
             run = self._computed(machine, given, options, started, watch=watch)
             return attrs.evolve(run, host_memory=memory)
         finally:
             machine.release()
+
+    def _bound_inputs(
+        self, given: "Given", seed: int | None, options: RunOptions
+    ) -> "Iterator[RankedArray]":
+        """Every parameter, of the ranks of this process."""
+        from ncc_runtime.inputs import bound_inputs
+        from ncc_runtime.own_inputs import own_inputs
+
+        program, draw = self.executable.program, self._drawn_counts
+        if self.processes.count == 1:
+            return bound_inputs(program, given, seed, draw, options.threads)
+        shares = self.processes.shares(program.ranks)
+        return own_inputs(program, given, seed, draw, options.threads, shares)
+
+    def _expected_inputs(self, given: "Given") -> "Sequence[ExpectedInput]":
+        """What `_bound_inputs` will give."""
+        from ncc_runtime.inputs import expected_input
+        from ncc_runtime.own_inputs import expected_own_input
+
+        program = self.executable.program
+        numbers = range(len(program.inputs))
+        if self.processes.count == 1:
+            return [expected_input(program, number, given) for number in numbers]
+        shares = self.processes.shares(program.ranks)
+        return [expected_own_input(program, number, given, shares) for number in numbers]
 
     def host_memory(
         self,
@@ -378,13 +405,12 @@ class Model:
         It is worked out once for inputs of a kind: what has run has taken its memory.
         """
         from ncc_runtime.execution.values.host_bytes import device_bytes
-        from ncc_runtime.inputs import expected_input, kind_of_inputs
+        from ncc_runtime.inputs import kind_of_inputs
 
         key = machine, tape, keeps_state, tuple(feed), kind_of_inputs(given)
         if key in self._memory:
             return self._memory[key]
-        program = self.executable.program
-        expected = [expected_input(program, k, given) for k in range(len(program.inputs))]
+        expected = self._expected_inputs(given)
         machine.choose_layout(
             [one.row_of for one in expected],
             [one.is_contiguous for one in expected],
@@ -406,8 +432,11 @@ class Model:
             + max((one.passing_bytes for one in expected), default=0),
             max(one.outputs for one in bytes_of_steps),
             max(one.scratch for one in bytes_of_steps) + BESIDE_BYTES,
-            budget_bytes(options, held),
+            budget_bytes(options, held, self.processes.on_host),
         )
+        if self.processes.count > 1:
+            needed = tuple(self.processes.gather(memory.needed))
+            memory = attrs.evolve(memory, processes=needed)
         memory.check(self.executable.ranks)
         self._memory = {key: memory}  # the last kind alone: a caller may give many
         return memory
@@ -455,6 +484,11 @@ class Model:
         options, given = self._request(inputs, options, settings)
         if options.faults:
             raise InputError("faults happen in one run; give them to `run`")
+        if self.processes.count > 1:
+            raise InputError(
+                f"steps that feed one another run in one process, and there are "
+                f"{self.processes.count}; start one, or give each step's outputs to the next run"
+            )
         program = self.executable.program
         between = inputs_of_steps(program, feed, batches or {}, draw, seed, options.threads)
         given = {**given, **between.of_step(first)}
@@ -516,6 +550,10 @@ class Model:
             )
         if options.values:
             check_values(program)
+        if options.faults and self.processes.count > 1:
+            raise InputError(
+                f"a run with faults takes one process, and there are {self.processes.count}"
+            )
         return options, given
 
     def _timed(self, given: "Given", options: RunOptions, started: float) -> Run:
@@ -572,12 +610,13 @@ class Model:
             host_s = time.perf_counter() - started
             return attrs.evolve(known[key], ranked_outputs=outputs, host_s=host_s)
         trace: Trace | None = None
-        if options.clock:
+        is_timed = options.clock and self.processes.number == 0  # all came to the same decisions
+        if is_timed:
             trace = simulate(sizes.sized(), recorded, sizes.repeated())
         placeholders = self.executable.program.placeholders
         has_counts = any(placeholder.op.is_counted for placeholder in placeholders)
         beside_us: list[float | None] = [None, None]
-        others = (self.healthy, self.free) if options.clock and not has_counts else ()
+        others = (self.healthy, self.free) if is_timed and not has_counts else ()
         for number, other_of in enumerate(others):
             if (other := other_of()) is not None:
                 moved = recorded.moved(self.executable, other)
@@ -782,7 +821,9 @@ class Model:
         if key not in self._machines:
             pure = self._pure if options.verify and not options.checked else {}
             forms = {number: one.form for number, one in pure.items()}
-            machine = Devices(self.executable, options.threads, options.checked, forms)
+            machine = Devices(
+                self.executable, options.threads, options.checked, forms, self.processes
+            )
             self._machines = {key: machine}
         return self._machines[key]
 
@@ -791,8 +832,11 @@ class Model:
         """The collectives that are functions of their operands, if the program is proved."""
         from ncc_runtime.pure_collectives import pure_collectives
 
-        evidence, self._evidence = self._evidence, None
-        return pure_collectives(self.executable, evidence)
+        def pure() -> "Mapping[int, PureCollective]":
+            evidence, self._evidence = self._evidence, None
+            return pure_collectives(self.executable, evidence)
+
+        return self.processes.from_first(pure)
 
     def _tape(self, options: RunOptions) -> Tape | None:
         """All that a run performs; None where that, or the order, is not the program's alone."""

@@ -27,6 +27,7 @@ MACHINE_CODE = "ncc_runtime.machine_code"
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 RANKED = "ncc_runtime.ranked_array"
+PROCESSES = "ncc_runtime.processes"
 
 MAY_IMPORT: dict[str, set[str]] = {
     # the contract
@@ -41,6 +42,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.command_line": {ERRORS, PROGRESS, "ncc_runtime.progress_bar"},  # of both commands
     "ncc_runtime.host_limits": set(),
     "ncc_runtime.threads": set(),
+    "ncc_runtime.launcher": set(),
+    PROCESSES: {ERRORS, "ncc_runtime.launcher"},
     "ncc_runtime.options": {ERRORS, "ncc_runtime.host_limits"},
     ORDER: set(),
     "ncc_runtime.neff": {ERRORS, FILES, ORDER},
@@ -111,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         CACHE,
         ERRORS,
         NEFF,
+        PROCESSES,
         "ncc_runtime.threads",
         "ncc_runtime.lowering",
         "ncc_runtime.lowering.cc_isa",
@@ -129,6 +133,23 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.array_files",
         "ncc_runtime.random_values",
         "ncc_runtime.threads",
+    },
+    "ncc_runtime.own_inputs": {
+        NEFF,
+        PROCESSES,
+        RANKED,
+        "ncc_runtime.array_files",
+        "ncc_runtime.inputs",
+        "ncc_runtime.random_values",
+        "ncc_runtime.threads",
+    },
+    "ncc_runtime.sharded_arrays": {
+        ERRORS,
+        FILES,
+        NEFF,
+        PROCESSES,
+        RANKED,
+        "ncc_runtime.array_files",
     },
     "ncc_runtime.call_signature": {
         ERRORS,

@@ -1,12 +1,15 @@
 """`nccrt run`: place, fill, prove, and compute values and times."""
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
+from click.core import ParameterSource
 
 from ncc_runtime.command_line import Reply, examples, replying
 from ncc_runtime.commands.options import (
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from ncc_runtime.array_files import StoredArray
     from ncc_runtime.jobs.job import JobResult
     from ncc_runtime.lowering.executable import Executable
+    from ncc_runtime.processes import Processes
+    from ncc_runtime.ranked_array import RankedArray
     from ncc_runtime.report.run import Run
 
 
@@ -60,11 +65,15 @@ if TYPE_CHECKING:
     "--inputs",
     type=click.Path(),
     help="arg0, arg1, …, or by the names of parameters, in .npz or .safetensors: each [ranks, "
-    "*shape], [*shape] for the same on every rank, or the whole array, which its sharding cuts. "
-    "With --no-values they decide how often loops run.",
+    "*shape], [*shape] for the same on every rank, or the whole array, which its sharding cuts. Or "
+    "a folder of .safetensors files with an index. With --no-values they decide how often loops "
+    "run.",
 )
 @click.option(
-    "--outputs", type=click.Path(), help="Write out0, out1, … to this file, each [ranks, *shape]."
+    "--outputs",
+    type=click.Path(),
+    help="Write out0, out1, … to this file, each [ranks, *shape], or to a folder, DIR/, as "
+    ".safetensors files with an index; several processes write a folder.",
 )
 @click.option(
     "--seed",
@@ -126,9 +135,11 @@ def run(
     reply: Reply, program: Sequence[str], place: PlaceWords, steps: StepWords, **words: Any
 ) -> None:
     """Place PROGRAM, fill its placeholders, prove it and run it on virtual devices."""
-    from ncc_runtime import array_files
+    from ncc_runtime import array_files, sharded_arrays
     from ncc_runtime.host_memory import SHOWN_BYTES
     from ncc_runtime.options import RunOptions
+    from ncc_runtime.processes import ALONE
+    from ncc_runtime.processes import started as started_processes
     from ncc_runtime.report import summary
     from ncc_runtime.report.collective_table import RowOrder
 
@@ -161,18 +172,27 @@ def run(
     check_outputs_of(written, place, read)
     timeline = timeline_request(words)
     check_chakra(words)
-    if words["outputs"]:
-        array_files.check_outputs(words["outputs"])
+    processes = ALONE if reply.processes is None else started_processes()
+    if processes.count > 1 and steps.steps is not None:
+        raise InputError(
+            f"--steps goes with one process, and {processes.count} were started: write the outputs "
+            "of a step to a folder, and give it to the next run"
+        )
+    _check_arrays(words, processes)
     started = time.perf_counter()
     faults = words["faults"]
     times_only = words["no_values"] and words["no_verify"] and not words["inputs"]
     times_only = times_only and steps.steps is None and not faults
+    if processes.number and words["no_values"]:
+        return  # the first one has no values to share
     model = loaded(program, place, times_only=times_only)
+    if not words["no_values"]:
+        model.processes = processes
     chosen = None if timeline is None else timeline.chosen(model.executable)
     options = RunOptions(
         values=not words["no_values"],
         clock=not words["no_clock"],
-        threads=words["threads"],
+        threads=_threads(words["threads"], processes),
         checked=words["checked"],
         memory_bytes=words["memory"],
         shuffle_seed=words["shuffle"],
@@ -186,7 +206,9 @@ def run(
     inputs: contextlib.AbstractContextManager[Mapping[str, StoredArray]]
     inputs = contextlib.nullcontext({})
     if words["inputs"]:
-        inputs = array_files.open_arrays(words["inputs"])
+        is_sharded = sharded_arrays.is_folder(words["inputs"])
+        open_them = sharded_arrays.open_sharded if is_sharded else array_files.open_arrays
+        inputs = open_them(words["inputs"])
     job: JobResult | None = None
     with inputs as given:
         if steps.steps is None:
@@ -203,7 +225,13 @@ def run(
             result = job.last
     is_complete = result.faults is None or result.faults.is_complete
     if words["outputs"] and is_complete:
-        array_files.write_arrays(words["outputs"], result.ranked_outputs)
+        if sharded_arrays.is_folder(words["outputs"]):
+            places = _places_of_own(result, processes)
+            sharded_arrays.write_sharded(words["outputs"], result.ranked_outputs, places, processes)
+        else:
+            array_files.write_arrays(words["outputs"], result.ranked_outputs)
+    if processes.count > 1 and options.values:
+        result = attrs.evolve(result, ranked_outputs=_beginnings(result, processes))
     if timeline is not None and result.timeline is not None:
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
@@ -239,6 +267,63 @@ def check_chakra(words: Mapping[str, Any]) -> None:
     from ncc_runtime.neff.whole_file import check_whole_folder
 
     check_whole_folder(words["chakra"])
+
+
+def _check_arrays(words: Mapping[str, Any], processes: "Processes") -> None:
+    """Refuse outputs that could not be written, before anything is computed for them."""
+    from ncc_runtime import array_files, sharded_arrays
+
+    path = words["outputs"]
+    if not path:
+        return
+    if sharded_arrays.is_folder(path):
+        if words["inputs"] and sharded_arrays.is_folder(words["inputs"]):
+            folders = [Path(words[one]) for one in ("inputs", "outputs")]
+            source, target = (one if one.is_dir() else one.parent for one in folders)
+            if source.exists() and target.exists() and source.samefile(target):
+                raise click.UsageError(f"--outputs would overwrite {path}, which is read")
+        sharded_arrays.check_folder(path)
+        return
+    if processes.count > 1:
+        raise InputError(
+            f"{path}: no process holds all outputs of {processes.count}; name a folder, "
+            f"--outputs {path.rpartition('.')[0] or path}/"
+        )
+    array_files.check_outputs(path)
+
+
+def _threads(threads: int, processes: "Processes") -> int:
+    """As many as were asked for, or a share of the host's processors."""
+    source = click.get_current_context().get_parameter_source("threads")
+    is_bound = threads < (os.cpu_count() or 1)  # the launcher has dealt them out
+    if source is not ParameterSource.DEFAULT or is_bound:
+        return threads
+    return max(1, threads // processes.on_host)
+
+
+def _places_of_own(run: "Run", processes: "Processes") -> "list[np.ndarray]":
+    """By output, which of the ranks that have it this process holds, counted among them."""
+    import numpy as np
+
+    shares = processes.shares(run.executable.ranks)
+    return [
+        np.flatnonzero(shares.are_own(stage.ranks))
+        for stage in run.executable.stages
+        for _ in stage.program.outputs
+    ]
+
+
+def _beginnings(run: "Run", processes: "Processes") -> "list[RankedArray]":
+    """What the report shows of outputs: how those of the first rank that has each begin."""
+    from ncc_runtime.ranked_array import RankedArray
+    from ncc_runtime.report.summary import SHOWN_VALUES
+
+    own: dict[int, np.ndarray] = {}
+    for number, places in enumerate(_places_of_own(run, processes)):
+        if len(places) and not places[0]:
+            own[number] = run.ranked_outputs[number].of(0).reshape(-1)[: SHOWN_VALUES + 1]
+    every = {number: one for some in processes.gather(own) for number, one in some.items()}
+    return [RankedArray.same(every[number], 1) for number in sorted(every)]
 
 
 @attrs.frozen

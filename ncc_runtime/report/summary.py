@@ -244,8 +244,12 @@ def _output_lines(executable: Executable, run: Run) -> Iterator[str]:
         yield f"… and {len(run.ranked_outputs) - MOST_OUTPUTS} more outputs"
 
 
+SHOWN_VALUES = 4
+"""Of an output, in the table."""
+
+
 def _first_values(array: np.ndarray) -> str:
-    flat = array.reshape(-1)[:4]
+    flat = array.reshape(-1)[:SHOWN_VALUES]
     words = [f"{value:.6g}" if array.dtype.kind == "f" else str(value) for value in flat]
     return " ".join(words) + (" …" if array.size > len(flat) else "")
 

@@ -12,6 +12,7 @@ import numpy as np
 from ncc_runtime.errors import MemoryFaultError
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable
 from ncc_runtime.neff.program import BufferId, Tensor
+from ncc_runtime.processes import Shares
 
 _UNWRITTEN = -1
 
@@ -19,10 +20,12 @@ _UNWRITTEN = -1
 class ByteOwners:
     """The buffer each byte was last written as, by number; channel buffers follow the program's."""
 
-    def __init__(self, executable: Executable, stride: int) -> None:
-        self._executable = executable
+    def __init__(self, executable: Executable, stride: int, shares: Shares) -> None:
+        """Of the ranks of this process."""
+        self._executable, self._shares = executable, shares
         program = executable.program
-        self._owner: np.ndarray = np.full((executable.ranks, stride), _UNWRITTEN, np.int32)
+        own = shares.end - shares.first
+        self._owner: np.ndarray = np.full((own, stride), _UNWRITTEN, np.int32)
         spans = [(buffer.address, buffer.size_bytes) for buffer in program.buffers]
         spans += [(facts.scratch_address, facts.scratch_bytes) for facts in executable.streams]
         self._spans = spans
@@ -40,7 +43,8 @@ class ByteOwners:
             inputs = [stage.program.tensors[tensor].buffer for tensor in stage.program.inputs]
             for buffer in (*inputs, *stage.program.constants):
                 start, size = spans[buffer]
-                self._owner[stage.rows, start : start + size] = buffer
+                rows = shares.own(stage.ranks) - shares.first
+                self._owner[rows, start : start + size] = buffer
 
     def read_tensor(self, tensor: Tensor, ranks: np.ndarray, place: str) -> None:
         """Check that a tensor was written on all ranks."""
@@ -51,7 +55,7 @@ class ByteOwners:
     def write_tensor(self, tensor: Tensor, ranks: np.ndarray) -> None:
         """Record a write of a whole tensor."""
         start = self._spans[tensor.buffer][0] + tensor.offset
-        self._owner[ranks, start : start + tensor.size_bytes] = tensor.buffer
+        self._owner[ranks - self._shares.first, start : start + tensor.size_bytes] = tensor.buffer
 
     def transfer(self, queue: DmaQueue, row: int, pc: int, ranks: np.ndarray) -> None:
         """Check the reads of a row and record its writes; errors name it by `pc`."""
@@ -66,13 +70,18 @@ class ByteOwners:
                 operands, results = self._buffers(placeholder, owner)
                 readable = {*operands, *results, scratch} if owner == rank else operands
                 buffer = self._buffer_around(readable, source, size, place)
-                self._read(owner, buffer, source, size, place)
+                if self._is_own(owner):
+                    self._read(owner, buffer, source, size, place)
             for peer, target in _targets(queue, row, rank):
                 _, results = self._buffers(placeholder, peer)
                 buffer = self._buffer_around({*results, scratch}, target, size, place)
                 writes.append((peer, target, size, buffer))
         for peer, target, size, buffer in writes:  # after all reads: ranks of a row run together
-            self._owner[peer, target : target + size] = buffer
+            if self._is_own(peer):
+                self._owner[peer - self._shares.first, target : target + size] = buffer
+
+    def _is_own(self, rank: int) -> bool:
+        return self._shares.first <= rank < self._shares.end
 
     def _buffers(self, number: int, rank: int) -> tuple[set[int], set[int]]:
         """Of the operands and of the results of a placeholder, as a rank has them."""
@@ -95,7 +104,7 @@ class ByteOwners:
         )
 
     def _read(self, rank: int, buffer: int, start: int, size: int, place: str) -> None:
-        owners = self._owner[rank, start : start + size]
+        owners = self._owner[rank - self._shares.first, start : start + size]
         wrong = np.flatnonzero(
             (owners != buffer) & (owners != self._instead.get(BufferId(buffer), buffer))
         )

@@ -23,6 +23,14 @@ from ncc_runtime.execution.scheduler import AtOnce, RowBatch
 from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
+from ncc_runtime.execution.values.exchanges import (
+    PIECES_BYTES,
+    MovedPieces,
+    RankMemory,
+    of_collective,
+    of_transfers,
+)
+from ncc_runtime.execution.values.exchanges import perform as perform_pieces
 from ncc_runtime.execution.values.kernels.blockwise import (
     BlockPlan,
     can_be_cut,
@@ -42,6 +50,7 @@ from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
     begun_transfers,
+    sized_transfers,
     transfer,
 )
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
@@ -49,6 +58,7 @@ from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
 from ncc_runtime.neff.table import Instr
+from ncc_runtime.processes import ALONE, Processes
 from ncc_runtime.progress import phase
 from ncc_runtime.ranked_array import RankedArray, memory_of
 from ncc_runtime.threads import Threads
@@ -105,15 +115,23 @@ class Devices:
         threads: int = 1,
         checked: bool = False,
         normal_forms: Mapping[int, NormalForm] | None = None,
+        processes: Processes = ALONE,
     ) -> None:
-        """`normal_forms` are those of proved collectives, by placeholder."""
+        """`normal_forms` are those of proved collectives, by placeholder.
+
+        Of several `processes` each holds the memory of its share of the ranks.
+        """
         executable.check_is_whole()
         self.executable = executable
-        self.arena = Arena(executable.ranks, executable.hbm_bytes)
+        self._processes = processes
+        self.shares = processes.shares(executable.ranks)
+        self._is_alone = self.shares.count == 1
+        own, first = self.shares.end - self.shares.first, self.shares.first
+        self.arena = Arena(own, executable.hbm_bytes, first)
         self._threads = Threads(threads)
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
-        self._registers = LengthRegisters(executable, self.arena)
+        self._registers = LengthRegisters(executable, self.arena, self._of_all)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
         self._normal_forms = normal_forms or {}
         self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
@@ -194,8 +212,12 @@ class Devices:
         tape: Tape | None = None,
         *,
         keeps_state: bool = False,
+        labels: Sequence[np.ndarray] | None = None,
     ) -> None:
         """Write parameters and constants; `tape` is what is played next.
+
+        Of several processes each has the inputs of its own ranks; `labels` say of all ranks which
+        have the same.
 
         Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
         If a tape is played, and `release` called behind it, inputs may be read where they are, and
@@ -205,7 +227,8 @@ class Devices:
         self._overwritten = {}
         given = collections.deque(inputs)
         are_contiguous = [one.memory() is not None for one in given]
-        labels = [one.row_of for one in given]
+        if labels is None:
+            labels = [one.row_of for one in given]
         self.choose_layout(labels, are_contiguous, tape, keeps_state=keeps_state)
         for tensor, rows in self.layout.lent.items():
             kind = self.executable.program.tensors[TensorId(tensor)]
@@ -234,7 +257,8 @@ class Devices:
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
                 equal = self.layout.equal
-                rows = np.unique(equal.constants.get(buffer, equal.each)[stage.ranks])
+                ranks = self.shares.own(stage.ranks)
+                rows = np.unique(equal.constants.get(buffer, equal.each)[ranks]) - self.arena.first
                 known = self._constants_in.get(buffer, rows[:0])
                 missing = rows if always else np.setdiff1d(rows, known)
                 if len(missing):
@@ -273,8 +297,9 @@ class Devices:
             if number in fed:
                 _, source = self.results[fed[number]]
                 places = before.equal.outputs[fed[number]]
+            ranks = self.shares.own(ranks)
             rows, first = np.unique(self.layout.equal.inputs[number][ranks], return_index=True)
-            found = places[ranks][first]
+            rows, found = rows - self.arena.first, places[ranks][first] - self.arena.first
             if self._on_inputs.get(source, source) == target:  # some of it is where it is to be
                 rows, found = rows[rows != found], found[rows != found]
             value = _rows_of(self._views[source], _view_of(found))
@@ -305,9 +330,10 @@ class Devices:
     def _renew(self) -> None:
         """What a run keeps beside the memory starts anew."""
         if self._has_registers:
-            self._registers = LengthRegisters(self.executable, self.arena)
+            self._registers = LengthRegisters(self.executable, self.arena, self._of_all)
         if self._checked:
-            self._byte_owners = ByteOwners(self.executable, self.arena.bytes.shape[1])
+            stride = self.arena.bytes.shape[1]
+            self._byte_owners = ByteOwners(self.executable, stride, self.shares)
 
     @functools.cached_property
     def results(self) -> list[tuple[np.ndarray, int]]:
@@ -326,7 +352,8 @@ class Devices:
         if self._byte_owners is not None:
             for number, (ranks, tensor) in enumerate(self.results):
                 view = self.executable.program.tensors[TensorId(tensor)]
-                self._byte_owners.read_tensor(view, ranks, f"output {number}")
+                own = self.shares.own(ranks)
+                self._byte_owners.read_tensor(view, own, f"output {number}")
         given = dict(self._lent)  # each once: a caller may write into what it gets
         results = []
         for (rows, which), (_, tensor) in zip(self.layout.output_rows, self.results, strict=True):
@@ -339,15 +366,27 @@ class Devices:
     def predicate(self, block: int, ranks: np.ndarray) -> np.ndarray:
         """The predicate of a block on some ranks, as it is now, (r,)."""
         tensor = self.executable.program.blocks[block].predicate
-        if self._byte_owners is not None:
-            view = self.executable.program.tensors[TensorId(tensor)]
-            self._byte_owners.read_tensor(view, ranks, "control flow")
         equal = self.layout.equal
         places = equal.predicates.get(block, equal.each)
-        return self._views[tensor][self.layout.rows(tensor, places[ranks])]
+
+        def read(own: np.ndarray) -> np.ndarray:
+            if self._byte_owners is not None:
+                view = self.executable.program.tensors[TensorId(tensor)]
+                self._byte_owners.read_tensor(view, own, "control flow")
+            found: np.ndarray = self._views[tensor][self.layout.rows(tensor, places[own])]
+            return found
+
+        return self._of_all(ranks, read)
+
+    def _of_all(self, ranks: np.ndarray, read: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """What `read` gives for ranks, ascending, some of which other processes hold."""
+        own = read(self.shares.own(ranks))
+        return own if self._is_alone else np.concatenate(self._processes.gather(own))
 
     def perform(self, batches: Sequence[RowBatch]) -> None:
         """Perform batches that are ready together; their order cannot matter."""
+        if not self._is_alone:
+            self._move_pieces(batches)
         self._perform([task for batch in batches for task in self._tasks(batch)])
 
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
@@ -365,7 +404,7 @@ class Devices:
                     self._perform_rounds(node)
                 else:
                     for one in node.rounds:
-                        nobody: np.ndarray = np.zeros(self.arena.ranks, np.int64)
+                        nobody: np.ndarray = np.zeros(self.executable.ranks, np.int64)
                         by_some.setdefault(one, nobody)[ranks] += 1
                         self.perform(self._part(one, ranks))
 
@@ -382,11 +421,13 @@ class Devices:
                 if not node.block.is_loop:
                     return
 
-        everybody = np.arange(self.arena.ranks)
+        everybody = np.arange(self.executable.ranks)
         with phase("values", "rounds of instructions"), np.errstate(all="ignore"):
             perform(layout.nodes, None)
         counts = {
-            one: np.full(self.arena.ranks, by_all[some]) for some in by_all for one in some.rounds
+            one: np.full(self.executable.ranks, by_all[some])
+            for some in by_all
+            for one in some.rounds
         }
         for one, count in by_some.items():
             counts[one] = counts[one] + count if one in counts else count
@@ -409,7 +450,11 @@ class Devices:
         tasks: list[HostTask] = []
         calls: list[Callable[[], object]] = []
         fresh: list[RowBatch] = []  # whose tasks are made each time
+        if not self._is_alone and any(self._is_move(batch) for batch in one.batches):
+            calls.append(functools.partial(self._move_pieces, one.batches))
         for batch in one.batches:
+            if not self._is_alone and self._is_move(batch):
+                continue
             if batch.collective is not None:
                 # of large ones views and registers would take more memory than their making time
                 is_large = self.evaluation(batch).work >= SPLIT_WORK
@@ -496,35 +541,55 @@ class Devices:
         equal = EqualRanks.nothing(program)
         of_any_nan: Mapping[object, Set[int]] = {}
         if tape is not None and (values := self._values_of(tape)) is not None:
-            equal = equal_ranks(values, self._labels)
+            equal = equal_ranks(values, self._labels, self.shares.process_of)
             of_any_nan = results_of_any_nan(values)
         buffer_of = [tensor.buffer for tensor in program.tensors]
         moved: dict[int, np.ndarray] = {}
-        for (_, tensor), labels in zip(self._inputs, self._labels, strict=False):
+        given_rows = [
+            self._given_rows(ranks, labels)
+            for (ranks, _), labels in zip(self._inputs, self._labels, strict=False)
+        ]
+        for (_, tensor), given in zip(self._inputs, given_rows, strict=False):
             if tensor in borrowed:
-                moved[buffer_of[tensor]] = labels
+                moved[buffer_of[tensor]] = given
         lent_rows = {}
         for (_, tensor), places in zip(self.results, equal.outputs, strict=True):
             used = equal.used[buffer_of[tensor]]
             # one that holds more on its way, such as partial sums, is copied in the end
             if tensor in lent and np.array_equal(used, np.unique(places)):
                 row: np.ndarray = np.full(len(places), -1)
+                used = self.shares.own(used)
                 row[used] = np.arange(len(used))
                 moved[buffer_of[tensor]] = row
                 lent_rows[tensor] = len(used)
-        layout = RowLayout(equal, tape, borrowed, lent_rows, buffer_of, moved, of_any_nan)
+        first_rank = self.shares.first
+        layout = RowLayout(
+            equal, tape, borrowed, lent_rows, buffer_of, moved, of_any_nan, first_rank
+        )
         if tape is not None:
             layout.nodes.extend(_prepared_nodes(tape.nodes))
         # of the ranks that read a row of an input, the first one's is written there
-        for (ranks, _), places, labels in zip(
-            self._inputs, equal.inputs, self._labels, strict=False
-        ):
-            rows, first = np.unique(places[ranks], return_index=True)
-            layout.input_rows.append((_run_of(rows), _view_of(labels[first])))
+        for (ranks, _), places, given in zip(self._inputs, equal.inputs, given_rows, strict=False):
+            is_own = self.shares.are_own(ranks)
+            rows, first = np.unique(places[ranks[is_own]], return_index=True)
+            layout.input_rows.append((_run_of(rows - first_rank), _view_of(given[is_own][first])))
         for (ranks, tensor), places in zip(self.results, equal.outputs, strict=True):
-            rows, which = np.unique(layout.rows(tensor, places)[ranks], return_inverse=True)
+            own = layout.rows(tensor, places[self.shares.own(ranks)])
+            rows, which = np.unique(own, return_inverse=True)
             layout.output_rows.append((_run_of(rows), which))
         return layout
+
+    def _given_rows(self, ranks: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """In which row of what is given for an input each of its ranks has its own, (ranks,).
+
+        Of several processes each is given what its ranks have, in the order of the labels.
+        """
+        if self._is_alone:
+            return labels
+        is_own = self.shares.are_own(ranks)
+        rows: np.ndarray = np.full(len(labels), -1)
+        rows[is_own] = np.unique(labels[is_own], return_inverse=True)[1]
+        return rows
 
     def _movable_tensors(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
         """Inputs and outputs, by tensor, that need not lie in the arena while a tape is played."""
@@ -596,6 +661,8 @@ class Devices:
         return is_several and sum(task.work for task in tasks) >= SPLIT_WORK
 
     def _tasks(self, batch: RowBatch) -> list[HostTask]:
+        if not self._is_alone and self._is_move(batch):
+            return []
         if batch.collective is not None:
             return self._collective_tasks(batch)
         queue = self.executable.queues[batch.queue]
@@ -609,8 +676,9 @@ class Devices:
 
     def _performers(self, batch: RowBatch) -> np.ndarray:
         """The ranks that perform an instruction for all of a batch."""
-        performed = self.layout.equal.performed((batch.queue, batch.row))
-        found: np.ndarray = batch.ranks[performed[batch.ranks] == batch.ranks]
+        performed, ranks = self.layout.equal.performed((batch.queue, batch.row)), batch.ranks
+        ranks = self.shares.own(ranks)
+        found: np.ndarray = ranks[performed[ranks] == ranks]
         return found
 
     def _compute_tasks(self, queue: EngineQueue, batch: RowBatch) -> list[HostTask]:
@@ -620,6 +688,8 @@ class Devices:
             return []
         work, moved = self._work_of(queue, row)
         ranks, threads = self._performers(batch), self._threads.count
+        if not len(ranks):
+            return []
         if len(ranks) < threads and work * len(ranks) >= SPLIT_WORK:
             ones = self._instructions(batch.queue, row, ranks)
             if all(one.may_be_divided(threads) for one in ones):
@@ -640,6 +710,14 @@ class Devices:
         assert isinstance(queue, EngineQueue), queue.name
         parts = self._divided(self._performers(batch), *self._work_of(queue, batch.row))
         return [self._instructions(batch.queue, batch.row, ranks) for ranks in parts]
+
+    def scratch_bytes_of(self, batch: RowBatch) -> int:
+        """What a collective takes beside its operands and results."""
+        if self._is_alone:
+            return self.evaluation(batch).scratch_bytes
+        form, operands, _ = self._on_processes(batch, copies=False)
+        is_copied = self._is_copied(batch, form)
+        return PIECES_BYTES + is_copied * sum(one.bytes.size for one in operands)
 
     @property
     def bytes_beside(self) -> int:
@@ -669,6 +747,76 @@ class Devices:
         )
         return [HostTask(work, evaluation.work) for work in evaluation.tasks(operands, results)]
 
+    def _is_move(self, batch: RowBatch) -> bool:
+        """Whether it moves data between ranks."""
+        is_ring = isinstance(self.executable.queues[batch.queue], DmaQueue)
+        return is_ring or batch.collective is not None
+
+    def _move_pieces(self, batches: Sequence[RowBatch]) -> None:
+        """Perform the collectives and transfers of some batches, with the other processes."""
+
+        def pieces() -> Iterator[MovedPieces]:
+            for batch in batches:
+                if batch.collective is not None:
+                    form, operands, results = self._on_processes(batch)
+                    yield from of_collective(form, operands, results, self.shares)
+                elif isinstance(self.executable.queues[batch.queue], DmaQueue):
+                    queue, row = self.resolved(batch)
+                    if self._byte_owners is not None:
+                        self._byte_owners.transfer(queue, row, batch.row, batch.ranks)
+                    for one in sized_transfers(self.executable, queue, row, batch.ranks):
+                        yield from of_transfers(one, memory, self.shares)
+
+        each = self.layout.equal.each - self.shares.first
+        memory = RankMemory(self.arena.bytes, each)
+        perform_pieces(pieces(), self.shares, self._processes)
+
+    def _on_processes(
+        self, batch: RowBatch, *, copies: bool = True
+    ) -> tuple[NormalForm, list[RankMemory], list[RankMemory]]:
+        """A collective of some groups on ranks, and the memory of its operands and results."""
+        assert batch.collective is not None, batch
+        number, placeholder = batch.collective.placeholder, self._placeholder_of(batch.collective)
+        key = number, batch.groups
+        layout = self.layout
+        if key not in layout.forms:
+            form = self._normal_forms[number]
+            if len(batch.groups) < len(batch.collective.groups):
+                form = form.of_groups(batch.groups)
+            places = layout.equal.of_row(
+                number, len(placeholder.operands), len(placeholder.results)
+            )
+            layout.forms[key] = form.on_rows(places.read, self._written(places))
+        form = layout.forms[key]
+        each = layout.equal.each
+
+        def memory(tensor: int) -> RankMemory:
+            view = self._views[tensor]
+            flat = view.reshape(len(view), -1, copy=False).view(np.uint8)
+            return RankMemory(flat, layout.rows(tensor, each))
+
+        operands = [memory(tensor) for tensor in placeholder.operands]
+        results = [memory(tensor) for tensor in placeholder.results]
+        if copies and self._is_copied(batch, form):
+            operands = [attrs.evolve(one, bytes=one.bytes.copy()) for one in operands]
+        return form, operands, results
+
+    def _is_copied(self, batch: RowBatch, form: NormalForm) -> bool:
+        """Whether operands of a collective must be copied before a result is written."""
+        assert batch.collective is not None, batch
+        program = self.executable.stage_of(batch.collective.groups[0][0]).program
+        one = self._placeholder_of(batch.collective)
+        return not form.is_blockwise and _share_memory(program, one.operands, one.results)
+
+    def _written(self, places: RowPlaces) -> list[np.ndarray]:
+        """By result, where each rank's goes, -1 where another rank's is written for it, too."""
+        each = self.layout.equal.each
+        is_own = places.performed == each
+        return [
+            rows if len(np.unique(rows)) == len(each) else np.where(is_own, rows, -1)
+            for rows in places.written
+        ]
+
     def _placeholder_of(self, collective: AtOnce) -> Placeholder:
         """As the program of the ranks has it that perform it."""
         program = self.executable.stage_of(collective.groups[0][0]).program
@@ -683,15 +831,10 @@ class Devices:
             form, placeholder = self._normal_forms[number], self._placeholder_of(collective)
             if len(groups) < len(collective.groups):
                 form = form.of_groups(groups)
-            places, each = layout.of_row(number, placeholder), layout.equal.each
-            is_own = places.performed == each
-            written = [
-                rows if len(np.unique(rows)) == len(each) else np.where(is_own, rows, -1)
-                for rows in places.written
-            ]
+            places = layout.of_row(number, placeholder)
             program = self.executable.stage_of(collective.groups[0][0]).program
             shares = _share_memory(program, placeholder.operands, placeholder.results)
-            form = form.on_rows(places.read, written)
+            form = form.on_rows(places.read, self._written(places))
             layout.evaluations[number, groups] = Evaluation(form, self._threads.count, shares)
         return layout.evaluations[number, groups]
 
@@ -906,10 +1049,11 @@ class Devices:
             is_apart = plan is None and len(results) == 1 and isinstance(results[0][1], slice)
             is_apart = is_apart and not _share_memory(program, instr.operands, instr.results)
             others = np.setdiff1d(np.flatnonzero(np.isin(places.performed, some)), some)
+            first, own_ranks = self.shares.first, self.shares.own(layout.equal.each)
             copied = tuple(
-                (tensor, others, places.performed[others])
+                (tensor, others - first, places.performed[others] - first)
                 for tensor, rows in zip(instr.results, places.written, strict=True)
-                if len(others) and len(np.unique(rows)) == len(rows)
+                if len(others) and len(np.unique(rows[own_ranks])) == len(own_ranks)
             )
             found.append(
                 PreparedInstruction(
@@ -1001,6 +1145,7 @@ class RowLayout:
     """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
     of_any_nan: Mapping[object, Set[int]]
     """By queue and row, the results, by position, whose NaNs may be any."""
+    first: int  # rank, whose memory is row 0
     input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
     """The rows in which each input lies, and those of what is given that are written there."""
     output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
@@ -1008,16 +1153,20 @@ class RowLayout:
     nodes: "list[_PreparedNode]" = attrs.field(factory=list)
     instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
     evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
+    forms: dict[object, NormalForm] = attrs.field(factory=dict)
+    """Of collectives whose ranks lie in several processes; their rows are ranks."""
 
     def rows(self, tensor: int, places: Places) -> np.ndarray:
         """The rows of a tensor's array for these places."""
         row = self.moved.get(self.buffer_of[tensor]) if self.moved else None
-        return places if row is None else row[places]
+        if row is not None:
+            return row[places]
+        return places - self.first if self.first else places
 
     def of_row(self, key: object, row: Instr | Placeholder) -> RowPlaces:
         """Who performs a row, and the rows of arrays that each rank reads and writes."""
         places = self.equal.of_row(key, len(row.operands), len(row.results))
-        if not self.moved:
+        if not self.moved and not self.first:
             return places
         read = (self.rows(*pair) for pair in zip(row.operands, places.read, strict=True))
         written = (self.rows(*pair) for pair in zip(row.results, places.written, strict=True))

@@ -87,8 +87,10 @@ class EqualRanks:
 class _Partitions:
     """Partitions by number; equal ones have one number."""
 
-    def __init__(self, ranks: int) -> None:
-        self._ranks = ranks
+    def __init__(self, process_of: np.ndarray) -> None:
+        """`process_of` each rank, (ranks,): those of several are never in one class."""
+        ranks = self._ranks = len(process_of)
+        self._apart = process_of * ranks if process_of.any() else None
         self._numbers: dict[bytes, int] = {}
         self._refined: dict[tuple[int, int], int] = {}
         self.arrays: list[Partition] = []
@@ -96,7 +98,9 @@ class _Partitions:
         self.each = self.number(np.arange(ranks))
 
     def number(self, labels: np.ndarray) -> int:
-        """Ranks with the same label are in one class."""
+        """Ranks with the same label are in one class, if they may be."""
+        if self._apart is not None:
+            labels = self._apart + np.unique(labels, return_inverse=True)[1]
         _, first, which = np.unique(labels, return_index=True, return_inverse=True)
         array = first[which]
         key = array.tobytes()
@@ -122,13 +126,18 @@ class _Partitions:
         return functools.reduce(self.refined, some, self.same)
 
 
-def equal_ranks(values: TapeValues, inputs: Sequence[np.ndarray]) -> EqualRanks:
+def equal_ranks(
+    values: TapeValues, inputs: Sequence[np.ndarray], process_of: np.ndarray | None = None
+) -> EqualRanks:
     """What is equal while a tape is played, where `inputs` say what is equal in each input.
 
     Those are labels, (ranks,): ranks with the same label have the same. Ranks must perform all rows
-    of the tape together (`tape_values.are_together`).
+    of the tape together (`tape_values.are_together`). `process_of` each rank, (ranks,): one has the
+    memory of its own ranks only, so nothing is computed once for ranks of several.
     """
-    partitions = _Partitions(values.program.ranks)
+    if process_of is None:
+        process_of = np.zeros(values.program.ranks, np.int64)
+    partitions = _Partitions(process_of)
     equal = _split(partitions, values, inputs)
     stored, performed = _stored(partitions, values, equal)
     places = [partitions.arrays[number] for number in stored]

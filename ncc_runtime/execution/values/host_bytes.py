@@ -49,18 +49,19 @@ def device_bytes(devices: Devices) -> DeviceBytes:
     """Of what is played next, in the layout that is chosen."""
     layout, tensors = devices.layout, devices.executable.program.tensors
     outputs = sum(
-        tensors[TensorId(tensor)].size_bytes * len(np.unique(places[ranks]))
+        tensors[TensorId(tensor)].size_bytes * len(np.unique(places[devices.shares.own(ranks)]))
         for places, (ranks, tensor) in zip(layout.equal.outputs, devices.results, strict=True)
     )
     return DeviceBytes(_memory_bytes(devices), outputs, _scratch_bytes(devices))
 
 
 def _memory_bytes(devices: Devices) -> int:
+    shares = devices.shares
     arena, layout, program = devices.arena.bytes, devices.layout, devices.executable.program
     if layout.tape is None or layout.tape.row_by_row:
         return arena.nbytes * (1 + devices.bytes_beside)
     used = [
-        (buffer.address, buffer.size_bytes, layout.equal.used[number])
+        (buffer.address, buffer.size_bytes, shares.own(layout.equal.used[number]) - shares.first)
         for number, buffer in enumerate(program.buffers)
         if number not in layout.moved and buffer.size_bytes
     ]
@@ -78,7 +79,7 @@ def _scratch_bytes(devices: Devices) -> int:
     if tape is not None:
         rounds = (one.batches for one in tape.rounds)
     else:  # any rows may be ready together
-        everybody = np.arange(devices.arena.ranks)
+        everybody = np.arange(devices.executable.ranks)
         rounds = [
             [
                 RowBatch(number, row, everybody, everybody, everybody)
@@ -94,7 +95,7 @@ def _scratch_bytes(devices: Devices) -> int:
         tasks: list[int] = []
         for batch in batches:
             if batch.collective is not None:
-                tasks.append(devices.evaluation(batch).scratch_bytes)
+                tasks.append(devices.scratch_bytes_of(batch))
             elif isinstance(queues[batch.queue], EngineQueue):
                 for some in _performed(devices, batch):
                     taken = [_scratch_of(one, keeps=is_literal) for one in some]

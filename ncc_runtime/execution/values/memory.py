@@ -19,9 +19,11 @@ LARGE_BYTES = 4 << 20
 
 
 class Arena:
-    """Every rank's HBM, as far as the program uses it."""
+    """The HBM of the ranks of this process, as far as the program uses it."""
 
-    def __init__(self, ranks: int, hbm_bytes: int) -> None:
+    def __init__(self, ranks: int, hbm_bytes: int, first: int = 0) -> None:
+        """`first` is the number of the rank in row 0."""
+        self.first = first
         stride = max(ALIGNMENT, -(-hbm_bytes // ALIGNMENT) * ALIGNMENT)
         try:
             self.bytes = _zeros(ranks * stride).reshape(ranks, stride)
@@ -34,7 +36,7 @@ class Arena:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks."""
+        """Number of ranks that it has rows for."""
         return int(self.bytes.shape[0])
 
     def tensor(self, dtype: np.dtype, shape: tuple[int, ...], address: int) -> np.ndarray:
@@ -45,7 +47,7 @@ class Arena:
 
     def row(self, rank: int, address: int, size: int) -> np.ndarray:
         """`size` bytes of one rank, as a view."""
-        row: np.ndarray = self.bytes[rank, address : address + size]
+        row: np.ndarray = self.bytes[rank - self.first, address : address + size]
         return row
 
     def windows(self, dtype: np.dtype, elements: int) -> np.ndarray:

@@ -159,7 +159,7 @@ class Evaluation:
         )
         if in_place and not form.is_blockwise:
             form, self._copied = _compact(form)
-        self._arithmetic = _Arithmetic.of(form.dtype, form.reduction, not in_place)
+        self._arithmetic = PieceArithmetic.of(form.dtype, form.reduction, not in_place)
         self._stacked = [
             _Stacked(part, self._arithmetic)
             for one in form.classes
@@ -231,7 +231,7 @@ class _Part:
 
     def __init__(
         self,
-        arithmetic: "_Arithmetic",
+        arithmetic: "PieceArithmetic",
         blocks: "Sequence[_Block]",
         operands: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
@@ -336,7 +336,7 @@ def _stacks(one: PieceClass, dtype: np.dtype) -> Iterator[PieceClass]:
         yield one.some(slice(first, first + at_once))
 
 
-def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "_Arithmetic") -> int:
+def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "PieceArithmetic") -> int:
     """What `_Part` takes: registers, what is joined without them, and views of each block."""
     largest = max(block.end - block.start for block in blocks)
     registers = 2 + max(block.registers for block in blocks)
@@ -347,7 +347,7 @@ def _part_bytes(blocks: "Sequence[_Block]", arithmetic: "_Arithmetic") -> int:
 class _Stacked:
     """All pieces of a class at once, all leaves with one call."""
 
-    def __init__(self, one: PieceClass, arithmetic: "_Arithmetic") -> None:
+    def __init__(self, one: PieceClass, arithmetic: "PieceArithmetic") -> None:
         self._pieces, self._arithmetic = one, arithmetic
         self._registers = 1 + max((step.register for step in one.steps), default=-1)
         offsets = [one.offset, one.target_offset.ravel()]
@@ -377,13 +377,7 @@ class _Stacked:
             self._windows(result)[self._to] = np.zeros((), result.dtype)
             return
         leaves = self._windows(operands[one.operand])[self._from]
-        value = leaves[0]
-        if one.steps:
-            own = self._arithmetic.registers(self._registers, value.shape)
-            value = np.empty_like(value)
-            if not self._arithmetic.evaluate(one.steps, leaves, value):
-                with np.errstate(all="ignore"):
-                    value = self._arithmetic.value(one.steps, leaves, own)
+        value = self._arithmetic.of_leaves(one.steps, leaves)
         if self._run is not None and one.target_rank.shape[1] == len(result):
             result[:, self._run : self._run + value.size] = value.reshape(-1)
         else:
@@ -460,7 +454,7 @@ def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
 
 
 @attrs.frozen(eq=False)
-class _Arithmetic:
+class PieceArithmetic:
     """How the steps of pieces are computed.
 
     Narrow types are computed in a wide one from the first operand to the result, and rounded where
@@ -477,7 +471,7 @@ class _Arithmetic:
     @classmethod
     def of(
         cls, dtype: np.dtype, reduction: Reduction | None, may_use_targets: bool
-    ) -> "_Arithmetic":
+    ) -> "PieceArithmetic":
         wide = wide_type(dtype)
         join = None if reduction is None else _join_of(wide, reduction)
         rounds = is_narrow_float(dtype) and reduction not in _EXTREMES
@@ -490,6 +484,18 @@ class _Arithmetic:
         if self.dtype != self.wide:
             registers += [np.empty(shape, self.wide), np.empty(shape, self.dtype)]
         return registers
+
+    def of_leaves(self, steps: Sequence[Step], leaves: np.ndarray) -> np.ndarray:
+        """What the steps make of leaves, [leaves, …]; the first of them if there are none."""
+        if not steps:
+            first: np.ndarray = leaves[0]
+            return first
+        value = np.empty_like(leaves[0])
+        if self.evaluate(steps, leaves, value):
+            return value
+        count = 1 + max(step.register for step in steps)
+        with np.errstate(all="ignore"):
+            return self.value(steps, leaves, self.registers(count, value.shape))
 
     def evaluate(
         self,

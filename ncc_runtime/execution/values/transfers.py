@@ -7,6 +7,7 @@ Sizes and offsets of variable-size collectives are known only at run time: LOAD 
 read them from memory into length registers, and transfers take them from there.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
@@ -21,7 +22,7 @@ from ncc_runtime.execution.variable_sizes import CountsTable, RowCounts
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE, CcQueue, DmaQueue, Executable, RegisterLoad
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import TensorId
+from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.shared.reductions import Reduction
 
 SMALL_BYTES = 16 * 1024
@@ -32,7 +33,7 @@ def transfer(
     executable: Executable, arena: Arena, queue: DmaQueue, row: int, ranks: np.ndarray
 ) -> None:
     """Perform one row of a DMA ring for the ranks that have a transfer there."""
-    for transfers in _by_size(executable, queue, row, ranks):
+    for transfers in sized_transfers(executable, queue, row, ranks):
         transfers.perform(arena)
 
 
@@ -68,7 +69,7 @@ def begun_transfers(
     executable: Executable, arena: Arena, queue: DmaQueue, row: int, ranks: np.ndarray
 ) -> Iterator[InFlight]:
     """What one row of a DMA ring moves, read now; MemoryFaultError where there is no memory."""
-    for transfers in _by_size(executable, queue, row, ranks):
+    for transfers in sized_transfers(executable, queue, row, ranks):
         transfers.check_inside(queue.name, arena)
         for index, sender in enumerate(transfers.ranks.tolist()):
             data = transfers.read(arena, index).copy()
@@ -76,17 +77,18 @@ def begun_transfers(
             yield InFlight(sender, data, tuple(sources), tuple(targets))
 
 
-def _by_size(
+def sized_transfers(
     executable: Executable, queue: DmaQueue, row: int, ranks: np.ndarray
-) -> "Iterator[_SizedTransfers]":
+) -> "Iterator[SizedTransfers]":
+    """What one row of a DMA ring moves for the ranks that have a transfer there, by size."""
     placeholder = executable.program.placeholders[int(queue.placeholder[row])]
     ranks = ranks[queue.peer[row, ranks] != IDLE]
     sizes = queue.size_bytes[row, ranks]
     for size in np.unique(sizes[sizes > 0]).tolist():
-        yield _SizedTransfers(queue, row, ranks[sizes == size], size, placeholder)
+        yield SizedTransfers(queue, row, ranks[sizes == size], size, placeholder)
 
 
-class _SizedTransfers:
+class SizedTransfers:
     """Transfers of one size in one row: from whose memory and where, to whom and where."""
 
     def __init__(
@@ -135,6 +137,36 @@ class _SizedTransfers:
         if len(second):
             starts = self._second_targets[second] // dtype.itemsize
             windows[self._second_peers[second], starts] = written[second]
+
+    @property
+    def size(self) -> int:
+        """Bytes of each."""
+        return self._size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self._placeholder.dtype.numpy.itemsize
+
+    def places(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Ranks and addresses of sources, (transfers, sources), and of targets; rank -1: none."""
+        used = [k for k in range(self._sources.shape[1]) if self._sources[0, k] != IDLE]
+        return (
+            self._owners[:, used].astype(np.int64),
+            self._sources[:, used].astype(np.int64),
+            np.column_stack([self._peers, self._second_peers]).astype(np.int64),
+            np.column_stack([self._targets, self._second_targets]).astype(np.int64),
+        )
+
+    def compute(self, sources: np.ndarray) -> np.ndarray:
+        """What is written, [transfers, size] uint8, from sources, [sources, transfers, size]."""
+        if self._opcode is DmaOpcode.FILL:
+            return np.zeros(sources.shape[1:], np.uint8)
+        if self._opcode is DmaOpcode.COPY:
+            first: np.ndarray = sources[0]
+            return first
+        parts = list(sources.view(self._placeholder.dtype.numpy))
+        return reduce_parts(parts, self._placeholder.reduction, self._divisor).view(np.uint8)
 
     def read(self, arena: Arena, index: int) -> np.ndarray:
         """The bytes that one transfer writes; those of a copy are a view of its source."""
@@ -200,11 +232,15 @@ _COMBINE: dict[Reduction, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
+OfAll = Callable[[np.ndarray, Callable[[np.ndarray], np.ndarray]], np.ndarray]
+"""What a function of ranks of one process gives, (r, …), for ranks of all processes."""
+
+
 class LengthRegisters:
     """The registers of the CC-cores of all ranks, one file a stream."""
 
-    def __init__(self, executable: Executable, arena: Arena) -> None:
-        self._executable, self._arena = executable, arena
+    def __init__(self, executable: Executable, arena: Arena, of_all: OfAll) -> None:
+        self._executable, self._arena, self._of_all = executable, arena, of_all
         self._files: dict[int, np.ndarray] = {}  # by stream: (ranks, registers) int64
         self._tables: dict[int, _GroupTables] = {}  # by placeholder
         counts: dict[int, int] = {}  # by stream: registers
@@ -221,16 +257,19 @@ class LengthRegisters:
         if not load.first:
             self._check(number, ranks)
         registers = self._files[queue.stream]
-        registers[ranks, load.first : load.first + load.words] = self._read(load, ranks)
+        words = self._of_all(ranks, functools.partial(self._read, load))
+        registers[ranks, load.first : load.first + load.words] = words
 
     def _read(self, load: RegisterLoad, ranks: np.ndarray) -> np.ndarray:
         """The words as they are in memory, (r, words)."""
         dtype = load.dtype.numpy
         if len(load.address) == 1:
-            return self._arena.tensor(dtype, (load.words,), int(load.address[0]))[ranks]
+            words = self._arena.tensor(dtype, (load.words,), int(load.address[0]))
+            found: np.ndarray = words[ranks - self._arena.first]
+            return found
         size = load.words * dtype.itemsize
         rows = [self._arena.row(rank, int(load.address[rank]), size) for rank in ranks.tolist()]
-        return np.stack(rows).view(dtype)
+        return np.stack(rows).view(dtype) if rows else np.empty((0, load.words), dtype)
 
     def _check(self, number: int, ranks: np.ndarray) -> None:
         if number not in self._tables:
@@ -241,14 +280,20 @@ class LengthRegisters:
                 program = stage.program
                 tensors = program.placeholders[number].counts
                 tables = [
-                    self._arena.tensor(
-                        program.tensors[TensorId(tensor)].dtype.numpy,
-                        program.tensors[TensorId(tensor)].shape,
-                        program.address(tensor),
-                    )[stage_ranks]
+                    self._of_all(
+                        stage_ranks, functools.partial(self._table, program, TensorId(tensor))
+                    )
                     for tensor in tensors
                 ]
                 self._tables[number].add(stage_ranks, tables)
+
+    def _table(self, program: Program, tensor: TensorId, ranks: np.ndarray) -> np.ndarray:
+        """A table of counts as it is in memory, (r, *shape)."""
+        kind = program.tensors[tensor]
+        address = program.address(tensor)
+        tables = self._arena.tensor(kind.dtype.numpy, kind.shape, address)
+        found: np.ndarray = tables[ranks - self._arena.first]
+        return found
 
     def resolved(self, queue: DmaQueue, row: int) -> DmaQueue:
         """A ring of one row: this one, with the sizes and addresses that the registers hold."""
