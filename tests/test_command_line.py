@@ -236,8 +236,6 @@ def test_a_full_disk_behind_standard_output_is_one_line(command: str, neff: str)
         ("nccc", ["list", "{folder}"]),
         ("nccrt", ["list", "{folder}"]),
         ("nccrt", ["run", "{folder}"]),
-        ("nccrt", ["run", "{neff}", "--inputs", "{folder}"]),
-        ("nccrt", ["run", "{neff}", "--outputs", "{folder}"]),
         ("nccrt", ["run", "{neff}", "--placement", "{folder}"]),
         ("nccrt", ["run", "{neff}", "--topology", "{folder}"]),
         ("nccrt", ["topology", "show", "{folder}"]),
