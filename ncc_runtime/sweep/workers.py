@@ -16,6 +16,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from pathlib import Path
@@ -233,6 +234,8 @@ class LocalPool:
     def _begun(self) -> Any:
         from joblib.externals.loky import ProcessPoolExecutor
 
+        # loky ends a process that has grown, and begins another: that is no news for users
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
         return ProcessPoolExecutor(
             self._processes,
             timeout=None,  # they wait for work as long as this process is there
