@@ -29,6 +29,8 @@ INDEX = "model.safetensors.index.json"
 
 INDEX_SUFFIX = ".safetensors.index.json"
 
+_OUTPUT = re.compile(r"out\d+\[\d+\]", re.ASCII)
+
 _OF_RANK = re.compile(r"(.*)\[(0|[1-9]\d{0,8})\]", re.ASCII | re.DOTALL)
 
 
@@ -119,6 +121,13 @@ def check_folder(path: str) -> None:
         raise InputError(f"{path}: outputs are written to a folder; give its name")
     if not Path(path).is_dir() and not Path(path).parent.is_dir():
         raise InputError(f"{path}: there is no folder {Path(path).parent}")
+    if (index := Path(path) / INDEX).exists():  # files that it names would go
+        foreign = next((name for name in _weight_map(index) if not _OUTPUT.fullmatch(name)), None)
+        if foreign is not None:
+            raise InputError(
+                f"{path}: holds {shown(foreign)}, which is no output of a run, and would be "
+                "replaced; name another folder"
+            )
     write_safetensors(path, io.BytesIO(), {})
 
 

@@ -23,7 +23,7 @@ from ncc_runtime.processes import ALONE, Processes
 from ncc_runtime.random_values import drawn, drawn_rows
 from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.runtime import Model
-from ncc_runtime.sharded_arrays import INDEX, open_sharded, write_sharded
+from ncc_runtime.sharded_arrays import INDEX, check_folder, open_sharded, write_sharded
 from ncc_runtime.threads import Threads
 from tests.thread_processes import among
 
@@ -253,6 +253,17 @@ def test_a_folder_that_is_not_whole_is_refused(tmp_path, change, words):
     change(tmp_path / "out")
     with pytest.raises(InputError, match=words), open_sharded(str(tmp_path / "out")):
         pass
+
+
+def test_a_model_of_others_is_not_overwritten(tmp_path):
+    folder = tmp_path / "model"
+    write_parts(folder, np.zeros((3, 2), np.float32), 1)
+    check_folder(str(folder))
+    (folder / INDEX).write_text(
+        '{"weight_map": {"embed.weight": "model-00001-of-00002.safetensors"}}'
+    )
+    with pytest.raises(InputError, match=r"holds 'embed.weight', .* name another folder"):
+        check_folder(str(folder))
 
 
 def test_outputs_of_a_run_are_inputs_by_number():
