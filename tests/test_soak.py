@@ -52,7 +52,13 @@ def forgotten(name: str, folder: Path, kept: list[Any]) -> None:
         kept.append(path)
 
 
-@pytest.mark.parametrize("name", TRIFLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("objects", "open files") else pytest.param(name, marks=pytest.mark.slow)
+        for name in TRIFLES
+    ],
+)
 def test_what_every_round_forgets_is_found(name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for folder in ("temporary", "cache"):
         (tmp_path / folder).mkdir()

@@ -58,7 +58,17 @@ def test_a_trip_by_calls_has_the_bits_of_a_trip_by_rows(module, level, at_first)
         assert bits(model.run([array], clock=False)) == wanted
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+LARGE = "mlp_train_dp8.hlo", "data_parallel_step.ir"
+"""Programs whose literal runs take many seconds."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.name in LARGE else [], id=path.name)
+        for path in PROGRAMS
+    ],
+)
 def test_real_programs_compute_the_same_again(path: Path):
     model = ncc_runtime.load(ncc_compiler.compile_file(path))
     wanted = bits(model.run(seed=0, checked=True, clock=False))
