@@ -66,6 +66,17 @@ def test_the_text_is_said_once(neff):
     assert len(told(done)) == 1  # a warning of the hardware's rules on groups
 
 
+def test_one_process_writes_the_execution_traces(neff, tmp_path):
+    for count in (1, 2):
+        words = ["--inputs", INPUTS, "--threads", "1", "--chakra", str(tmp_path / f"{count}")]
+        done = nccrt(count, neff, "--topology", "trn2", "-q", *words)
+        assert (done.returncode, told(done)) == (0, [])
+    alone, both = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12"
+    )
+    assert alone == both
+
+
 def test_without_values_one_process_does_all(neff):
     done = nccrt(2, neff, "--topology", "trn2", "--no-values", "-q")
     assert (done.returncode, done.stderr) == (0, "")
