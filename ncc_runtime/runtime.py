@@ -631,7 +631,7 @@ class Model:
             interpreters=by,
             spread=machine.output_arrays.whole,
         )
-        if options.clock and options.alternatives is not Alternatives.NONE and not has_counts:
+        if is_timed and options.alternatives is not Alternatives.NONE and not has_counts:
             more = self._alternatives(
                 options.alternatives,
                 lambda other: recorded.moved(self.executable, other),

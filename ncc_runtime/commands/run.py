@@ -236,7 +236,7 @@ def run(
         if result.executable is not model.executable:  # a job that went on elsewhere
             chosen = timeline.chosen(result.executable)
         timeline.write(result, chosen)
-    if words["chakra"] and is_complete:
+    if words["chakra"] and is_complete and not processes.number:  # others have no clock
         result.write_chakra(words["chakra"], words["chakra_times"] or "alone")
     facts = (result.executable, result, options, time.perf_counter() - started)
 

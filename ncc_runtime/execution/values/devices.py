@@ -483,8 +483,11 @@ class Devices:
         name = queue.table.opcode_names[int(queue.table.opcode[batch.row])]
         if OPCODES[name].shape is Shape.CONTROL:
             return []
+        performers = self._performers(batch)
+        if not len(performers):  # all are of other processes
+            return []
         instr = queue.table[batch.row]
-        one, *others = self._instructions(batch.queue, batch.row, self._performers(batch))
+        one, *others = self._instructions(batch.queue, batch.row, performers)
         tensors = [program.tensors[TensorId(t)] for t in (*instr.operands, *instr.results)]
         if others or one.copied or any(each.buffer in self.layout.moved for each in tensors):
             return None
