@@ -152,6 +152,13 @@ def test_what_is_wrong_is_said_once(neff, count, words, code, message):
     assert not line.startswith("error: process ")  # all come to the same
 
 
+def test_nobody_waits_for_one_that_cannot_say_what_is_wrong():
+    command = f"exec {' '.join(NCCRT)} run nowhere.neff --json > /dev/full"
+    done = mpirun(2, "sh", "-c", command, seconds=60)
+    assert done.returncode == 1
+    assert told(done) == ["error: <standard output>: no space left on device"]
+
+
 def test_json_says_what_is_wrong_in_one_object(neff):
     done = nccrt(2, neff, "--topology", "trn2", "--inputs", "nowhere.npz", "--json")
     assert done.returncode == 1
