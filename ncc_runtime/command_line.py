@@ -284,6 +284,8 @@ def _run(
             raise
         _silence(sys.stdout)  # what it still holds would fail again when the process ends
         _tell(f"error: <standard output>: {reason_of(error)}")
+        if reply.processes is not None:  # others would wait for it
+            reply.processes.abort(REFUSED)
         return REFUSED
     return code
 
