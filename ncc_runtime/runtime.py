@@ -552,7 +552,8 @@ class Model:
             check_values(program)
         if options.faults and self.processes.count > 1:
             raise InputError(
-                f"a run with faults takes one process, and there are {self.processes.count}"
+                f"a run with faults takes one process, and there are {self.processes.count}; "
+                "start one"
             )
         return options, given
 
