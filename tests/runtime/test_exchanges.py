@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ncc_runtime.execution.values.exchanges import PIECES_BYTES, RankMemory, of_transfers, perform
-from ncc_runtime.processes import Processes
+from ncc_runtime.processes import WINDOW_BYTES, Processes
 
 RANKS = 700
 
@@ -21,6 +21,7 @@ class _Zeros(Processes):
     def exchange(
         self, sent: Mapping[int, np.ndarray], received: Mapping[int, int]
     ) -> Mapping[int, np.ndarray]:
+        assert sum(len(data) for data in sent.values()) <= WINDOW_BYTES
         return {process: np.zeros(size, np.uint8) for process, size in received.items()}
 
 

@@ -27,6 +27,9 @@ ROUND_BYTES = WINDOW_BYTES * 2 // 3
 PIECES_BYTES = 4 * ROUND_BYTES
 """What a round takes of the memory of a process, about: leaves, what is computed, and sent."""
 
+_PLACE_BYTES = 40
+"""What it takes to say where a leaf or a target lies, about: of small pieces more than of data."""
+
 _LEAST_BYTES = 16 * 1024
 """Pieces are not cut smaller so that every process has one to compute."""
 
@@ -140,7 +143,7 @@ def _cut(shares: Shares, itemsize: int, one: MovedPieces) -> Iterator[MovedPiece
         (size // width, 0, width),
         (1 if size % width else 0, size - size % width, size % width),
     ):
-        at_once = max(1, most // max(1, extent))
+        at_once = max(1, min(most // max(1, extent), ROUND_BYTES // _places_bytes(one)))
         for start in range(0, count * cells, at_once):
             number = np.arange(start, min(start + at_once, count * cells))
             piece, shift = number // cells, (begin + number % cells * extent) * itemsize
@@ -160,16 +163,18 @@ def _cut(shares: Shares, itemsize: int, one: MovedPieces) -> Iterator[MovedPiece
             )
 
 
+def _places_bytes(one: MovedPieces) -> int:
+    """What it takes to say where one of the pieces comes from and goes."""
+    return _PLACE_BYTES * (one.leaves.shape[1] + one.targets.shape[1])
+
+
 def perform(every: Iterable[MovedPieces], shares: Shares, processes: Processes) -> None:
     """Perform pieces that do not depend on each other; all processes give the same."""
     together: list[MovedPieces] = []
     held = 0
     for one in every:
-        cost = (
-            one.size
-            * len(one.owner)
-            * (one.leaves.shape[1] + min(shares.count, one.targets.shape[1]))
-        )
+        crossing = one.size * (one.leaves.shape[1] + min(shares.count, one.targets.shape[1]))
+        cost = len(one.owner) * max(crossing, _places_bytes(one))
         if together and held + cost > ROUND_BYTES:
             _round(together, shares, processes)
             together, held = [], 0
