@@ -147,7 +147,18 @@ def attention_is_one_instruction_and_so_is_its_gradient():
             )
             pair = [jax.tree.leaves(run(neff, *arrays)) for neff in (apart, fused)]
             for mine, theirs in zip(*pair, strict=True):
-                assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
+                if function is grouped_attention:
+                    # The fusion reads an operand in another orientation, for which OpenBLAS has
+                    # kernels that add in another order on some processors (Haswell's).
+                    largest = np.abs(np.asarray(mine, np.float32)).max()
+                    np.testing.assert_allclose(
+                        np.asarray(mine, np.float32),
+                        np.asarray(theirs, np.float32),
+                        rtol=0,
+                        atol=float(4 * jnp.finfo(dtype).eps * largest),
+                    )
+                else:
+                    assert np.asarray(mine).tobytes() == np.asarray(theirs).tobytes()
             expected = jax.tree.leaves(program(*arrays))
             for mine, theirs in zip(pair[1], expected, strict=True):
                 close(mine, theirs, 0.1 if dtype is not np.float32 else 1e-4)
