@@ -5,7 +5,7 @@ values will take, run twice and its outputs written. Used is the growth of the r
 height since the figure was told (getrusage). Prints both and their ratio. Then the same again under
 a limit of the address space (`ulimit -v`) that leaves what was told and the memory that is only
 reserved. Exit code 1 if more was used than told, or if what is told is more than 1.25 of what was
-used and 64 MiB.
+used and 72 MiB, of which 56 are told of every run, for libraries that small ones do not load.
 
 Programs are those of ir_examples and tests/data/hlo, and some with large buffers, drawn here.
 
@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
+
+from ncc_runtime.host_memory import BESIDE_BYTES
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -159,7 +161,7 @@ class Measured:
     @property
     def is_kept(self) -> bool:
         """Whether it takes what is told, and not much less."""
-        return self.used <= self.told <= 1.25 * self.used + (64 << 20)
+        return self.used <= self.told <= 1.25 * self.used + BESIDE_BYTES + (16 << 20)
 
 
 def child(name: str, threads: int, most_addresses: int) -> None:

@@ -10,8 +10,9 @@ from ncc_runtime.lowering.executable import Executable
 from ncc_runtime.neff.memory import size_text
 from ncc_runtime.options import FREE_SHARE, RunOptions
 
-BESIDE_BYTES = 24 << 20
-"""What a run takes beside its arrays: libraries that values need, pages that are taken in part."""
+BESIDE_BYTES = 56 << 20
+"""What a run takes beside its arrays: libraries that values need, pages that are taken in part. Of
+it llvmlite with the machine code of kernels is 50 MiB, loaded where that pays."""
 
 SHOWN_BYTES = 1 << 30
 """From here on the text of a run says what it needs; `--json` always does."""

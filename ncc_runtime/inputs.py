@@ -197,6 +197,18 @@ def _unique_omission(few: int, many: int, fits: Callable[[int, int], bool]) -> l
     return from_front if is_unique else []
 
 
+def drawn_words(
+    program: Program, given: Given, seed: int | None, draw: Draw | None
+) -> Mapping[int, WordValues]:
+    """What `draw` makes of given inputs and a seed, by input; nothing without the two."""
+    if seed is None or draw is None:
+        return {}
+    known = {
+        number: checked_input(program, number, array).whole() for number, array in given.items()
+    }
+    return draw(known, seed)
+
+
 def bound_inputs(
     program: Program,
     given: Given,
@@ -218,12 +230,7 @@ def bound_inputs(
     team = Threads(threads)
 
     def arrays() -> Iterator[RankedArray]:
-        drawn: Mapping[int, WordValues] = {}
-        if seed is not None and draw is not None:
-            known = {
-                number: checked_input(program, number, array) for number, array in given.items()
-            }
-            drawn = draw({number: array.whole() for number, array in known.items()}, seed)
+        drawn = drawn_words(program, given, seed, draw)
         for number in range(len(program.inputs)):
             if number in given:
                 yield checked_input(program, number, given[number])

@@ -6,7 +6,7 @@ at a time, and the tiles of its own ranks are kept.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import attrs
 import numpy as np
@@ -18,12 +18,11 @@ from ncc_runtime.inputs import (
     Draw,
     ExpectedInput,
     Given,
-    WordValues,
     accepted_arrays,
     as_dtype,
     check_complete,
     check_type,
-    checked_input,
+    drawn_words,
     expected_input,
     parameter_text,
     rows_of,
@@ -66,13 +65,7 @@ def own_inputs(
     team = Threads(threads)
 
     def arrays() -> Iterator[RankedArray]:
-        drawn: Mapping[int, WordValues] = {}
-        if seed is not None and draw is not None:
-            known = {
-                number: checked_input(program, number, array).whole()
-                for number, array in given.items()
-            }
-            drawn = draw(known, seed)
+        drawn = drawn_words(program, given, seed, draw)
         for number in range(len(program.inputs)):
             if number in given:
                 yield _given(program, number, given[number], shares)

@@ -1,5 +1,6 @@
 """Slow: a checkpointing run killed at 100 random moments goes on, to the same bits at the end."""
 
+import hashlib
 import os
 import random
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from ncc_runtime.jobs.checkpoints import MANIFEST, CheckpointFolder, JobInputs
+from ncc_runtime.random_values import VERSION
 from tests.step_programs import train
 
 pytestmark = pytest.mark.slow
@@ -44,7 +46,8 @@ def test_a_run_that_is_killed_a_hundred_times_ends_with_the_same_bits(tmp_path: 
         assert job.returncode == -signal.SIGKILL, "the job ended before it was killed"
         kills += 1
         in_writing += any(not (folder / MANIFEST).exists() for folder in checkpoints.glob("step-*"))
-        inputs = JobInputs(3, ((0, 0), (1, 1)), draw=(2,))
+        drawn = hashlib.sha256(f"drawn {VERSION}\n".encode()).hexdigest()
+        inputs = JobInputs(3, ((0, 0), (1, 1)), draw=(2,), data_sha256=drawn)
         folder = CheckpointFolder(str(checkpoints), [train().program], inputs)
         found = folder.newest()
         assert not folder.notices  # what counts is whole
