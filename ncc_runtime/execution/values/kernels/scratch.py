@@ -183,7 +183,8 @@ def _convolution_scratch(
         patches * kind,
         result.elements * kind if patches < taps * one_tap else 0,
     )
-    once = padded * kind + 2 * kernel.elements * kind + _rounded_bytes(result)
+    rounded = _rounded_bytes(result) if held.sums else 0  # else sums are written where they lie
+    once = padded * kind + 2 * kernel.elements * kind + rounded
     return HostBytes(new + _canonical_bytes(result), once, held)
 
 
