@@ -313,6 +313,8 @@ def test_a_sweep_that_is_stopped_leaves_no_process(how: signal.Signals, tmp_path
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # where tests run in the background, shells have them ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as sweep:
         while not (rows.exists() and rows.read_bytes().count(b"\n") >= 10):
             assert sweep.poll() is None
