@@ -6,6 +6,8 @@ height since the figure was told (getrusage). Prints both and their ratio. Then 
 a limit of the address space (`ulimit -v`) that leaves what was told and the memory that is only
 reserved. Exit code 1 if more was used than told, or if what is told is more than 1.25 of what was
 used and 72 MiB, of which 56 are told of every run, for libraries that small ones do not load.
+On a busy machine two threads may never be at their heights together, so a program that used too
+little runs up to three times, and the most counts.
 
 Programs are those of ir_examples and tests/data/hlo, and some with large buffers, drawn here.
 
@@ -106,6 +108,24 @@ LARGE: Mapping[str, tuple[int, str, str]] = {
         "  u = f32[65536,256] parameter(2)\n"
         "ROOT y = f32[65536,256] scatter(x, i, u), update_window_dims={1}, "
         "inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, "
+        "to_apply=sum",
+    ),
+    "a scatter to few rows": (
+        4,
+        "f32",
+        "x = f32[512,256] parameter(0)\n  i = s32[65536] parameter(1)\n"
+        "  u = f32[65536,256] parameter(2)\n"
+        "ROOT y = f32[512,256] scatter(x, i, u), update_window_dims={1}, "
+        "inserted_window_dims={0}, scatter_dims_to_operand_dims={0}, index_vector_dim=1, "
+        "to_apply=sum",
+    ),
+    "a scatter to columns bf16": (
+        4,
+        "bf16",
+        "x = bf16[256,65536] parameter(0)\n  i = s32[65536] parameter(1)\n"
+        "  u = bf16[256,65536] parameter(2)\n"
+        "ROOT y = bf16[256,65536] scatter(x, i, u), update_window_dims={0}, "
+        "inserted_window_dims={1}, scatter_dims_to_operand_dims={1}, index_vector_dim=1, "
         "to_apply=sum",
     ),
     "a convolution": (
@@ -232,6 +252,9 @@ def main() -> int:
     wrong = 0
     for name in arguments.programs or programs():
         one = measured(name, arguments.threads)
+        for _ in range(2):
+            if one.used <= one.told and not one.is_kept:
+                one = max(one, measured(name, arguments.threads), key=lambda run: run.used)
         spare = one.reserved + (256 << 20)  # stacks and heaps of threads are addresses too
         measured(name, arguments.threads, spare)
         mark = "" if one.is_kept else "  not kept"

@@ -242,6 +242,11 @@ class _ScatterLayout:
     update_partial: list[int | None]  # of the updates, by partial dimension; None: one element
     update_full: list[int]
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Of the operand, in the order of its table [ranks and partial dimensions, full ones]."""
+        return 0, *self.partial, *self.full
+
 
 def scatter(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -> Arrays:
     """The operands combined with updates, the first perhaps in `out`.
@@ -252,10 +257,9 @@ def scatter(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
     arrays, updates = operands[:count], operands[count + 1 :]
     if not arrays[0].size or not updates[0].size:
         return [array.copy() for array in arrays]
-    layout = _layout(call, arrays[0], updates[0])
+    layout = _scatter_layout(call, arrays[0].shape[1:], updates[0].shape[1:])
     targets, fits = _targets(call, layout, arrays[0], operands[count], updates[0])
-    # Tables [ranks and partial dimensions, full dimensions], which updates are written to.
-    axes = (0, *layout.partial, *layout.full)
+    axes = layout.axes
     row_size = math.prod(arrays[0].shape[axis] for axis in layout.full)
     tables = []
     for number, array in enumerate(arrays):
@@ -275,18 +279,26 @@ def scatter(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
     return results
 
 
-def _layout(call: KernelCall, array: np.ndarray, update: np.ndarray) -> _ScatterLayout:
-    window_axes = [d + 1 for d in call.integers("update_window_dims")]
+def scatters_in_place(call: KernelCall, shape: Sequence[int], updated: Sequence[int]) -> bool:
+    """Whether `out` is the table that updates are written to. Shapes are without ranks."""
+    axes = _scatter_layout(call, shape, updated).axes
+    return axes == (*range(len(axes)),)
+
+
+def _scatter_layout(
+    call: KernelCall, shape: Sequence[int], updated: Sequence[int]
+) -> _ScatterLayout:
+    window = call.integers("update_window_dims")
     dropped = {*call.integers("inserted_window_dims"), *call.integers("input_batching_dims")}
-    kept = [d for d in range(array.ndim - 1) if d not in dropped]
-    axis_of: dict[int, int] = dict(zip(kept, window_axes, strict=True))
+    kept = [d for d in range(len(shape)) if d not in dropped]
+    axis_of: dict[int, int] = dict(zip(kept, [d + 1 for d in window], strict=True))
     indexed = call.integers("scatter_dims_to_operand_dims")
-    full = [d for d in kept if d not in indexed and update.shape[axis_of[d]] == array.shape[d + 1]]
-    partial = [d for d in range(array.ndim - 1) if d not in full]
+    full = [d for d in kept if d not in indexed and updated[axis_of[d] - 1] == shape[d]]
+    partial = [d for d in range(len(shape)) if d not in full]
     return _ScatterLayout(
         partial=[d + 1 for d in partial],
         full=[d + 1 for d in full],
-        outer=[axis for axis in range(1, update.ndim) if axis not in window_axes],
+        outer=[d + 1 for d in range(len(updated)) if d not in window],
         update_partial=[axis_of.get(d) for d in partial],
         update_full=[axis_of[d] for d in full],
     )

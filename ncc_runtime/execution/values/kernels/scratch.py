@@ -13,10 +13,12 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.blockwise import BLOCK_BYTES, BlockPlan
 from ncc_runtime.execution.values.kernels.compute import KERNELS_INTO, STRIP
 from ncc_runtime.execution.values.kernels.folds import PART_ELEMENTS, SUMS, has_loop
+from ncc_runtime.execution.values.kernels.indexing import scatters_in_place
 from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, is_narrow_float, wide_type
 from ncc_runtime.execution.values.kernels.products import PATCH_ELEMENTS
 from ncc_runtime.execution.values.kernels.regions import single_opcode
 from ncc_runtime.execution.values.kernels.windows import NEUTRAL, padded_shape
+from ncc_runtime.execution.values.kernels.work import KernelCall
 from ncc_runtime.neff.isa import OPCODES, Shape
 from ncc_runtime.neff.program import CONSTANT, AttributeValue, Program, Typed
 from ncc_runtime.neff.shared.windows import WindowDimension, read_labels, read_window
@@ -109,7 +111,9 @@ def step_scratch(
     if opcode == "gather":
         return _gather_scratch(attributes, operands, results[0], is_in_place)
     if opcode == "scatter":
-        return HostBytes(3 * own + read - own + _SORTED_INDEX * operands[len(results)].elements)
+        call = KernelCall(program, opcode, attributes, tuple(results), np.arange(0))
+        is_in_place &= scatters_in_place(call, operands[0].shape, operands[-1].shape)
+        return _scatter_scratch(operands, len(results), is_in_place)
     if opcode in ("sort", "topk"):
         return HostBytes(_INDEX * operands[0].elements + 2 * operands[0].size_bytes + own)
     if opcode == "reduce":
@@ -205,6 +209,15 @@ def _gather_scratch(
     beside = max(0, len(sizes) - len(mapped)) + 2
     indices = _INDEX * (2 * operands[1].elements + beside * batch)
     return HostBytes(indices + (0 if is_in_place else result.size_bytes))
+
+
+def _scatter_scratch(operands: Sequence[Typed], count: int, is_in_place: bool) -> HostBytes:
+    """Tables of rows; updates that fit, those that share a target, in pairs, and combined."""
+    tables, updates = operands[is_in_place:count], operands[count + 1 :]
+    own = sum(one.size_bytes for one in updates)
+    combined = 4 * own + 2 * (sum(map(_wide_bytes, updates)) - own)
+    indices = _SORTED_INDEX * operands[count].elements
+    return HostBytes(sum(one.size_bytes for one in tables) + combined + indices)
 
 
 def _fold_scratch(
