@@ -312,6 +312,15 @@ def test_two_places_stand_beside_each_other(mlp: Run) -> None:
     assert times == [other.trace.time_ps]
 
 
+def test_the_heading_says_how_each_run_was_chosen(mlp: Run) -> None:
+    other = loaded(MLP, policy="best", deterministic=True).run(values=False)
+    title = page_of(mlp, other).html.split("<title>")[1].split("</title>")[0]
+    place = "1 x trn2.48xlarge, lnc 2, linear"
+    assert title.endswith(
+        f"a: {place}; policy neuron beside b: {place}; policy best, one order of reduction"
+    )
+
+
 def test_the_same_place_twice_changes_nothing(mlp: Run) -> None:
     text = page_of(mlp, mlp).html
     assert "Nothing changes: every rank is on the same core of the same machine." in text
