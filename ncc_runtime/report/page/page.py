@@ -163,12 +163,11 @@ def _document(
     )
     name = side.executable.program.name
     places = " beside ".join(
-        f"{f'{each.letter}: ' if len(sides) > 1 else ''}{each.executable.placement.where}"
+        f"{f'{each.letter}: ' if len(sides) > 1 else ''}{sections.place_text(each)}"
         for each in sides
     )
     ranks = side.executable.ranks
     count = f"{ranks} ranks" if ranks > 1 else "1 rank"
-    policy = f"policy {side.executable.policy}"
     data = "\n".join(
         f'<script type="text/plain" id="chunk-{chunk}">{text}</script>'
         for chunk, text in chunks.items()
@@ -188,7 +187,7 @@ def _document(
 <a class="skip" href="#main">Skip to the report</a>
 <header>
 <h1>{escape(name)}</h1>
-<p>{escape(f"{count} on {places}; {policy}")}</p>
+<p>{escape(f"{count} on {places}")}</p>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <label class="theme">theme <select id="theme"><option value="auto">as the system</option>
 <option value="light">light</option><option value="dark">dark</option></select></label>

@@ -313,7 +313,7 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
     columns += [TableColumn(side.letter, is_sorted=False) for side in sides]
     columns.append(TableColumn("change", is_sorted=False))
     a, b = sides
-    rows: list[TableRow] = [["place", *(_place(side) for side in sides), ""]]
+    rows: list[TableRow] = [["place", *(place_text(side) for side in sides), ""]]
 
     def row(name: str, values: Sequence[float], texts: Sequence[str]) -> None:
         change = f"{(values[1] - values[0]) / values[0]:+.1%}" if values[0] else "-"
@@ -352,7 +352,8 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
     return section("comparison", "Compared", *parts)
 
 
-def _place(side: RunSide) -> str:
+def place_text(side: RunSide) -> str:
+    """Where a side ran, and how its algorithms were chosen."""
     executable = side.executable
     choice = choice_text(executable.policy, executable.is_deterministic)
     return f"{executable.placement.where}; {choice}"
@@ -626,7 +627,7 @@ def machine(sides: Sequence[RunSide]) -> str:
     """The picture with traffic, groups and faults, and links as a table."""
     pictures = []
     for side in sides:
-        heading = f"<h3>{side.letter}: {escape(_place(side))}</h3>" if len(sides) > 1 else ""
+        heading = f"<h3>{side.letter}: {escape(place_text(side))}</h3>" if len(sides) > 1 else ""
         pictures.append(
             f'<div class="machine-side">{heading}{_machine_controls(side)}'
             f'<div class="scroll machine-scroll" id="machine-{side.letter}" tabindex="0" '
