@@ -660,7 +660,7 @@ def _machine_controls(side: RunSide) -> str:
         'aria-label="smaller picture">−</button>'
         f'<button type="button" data-zoom="{side.letter}" data-by="fit">fit</button>'
         f'<button type="button" data-zoom="{side.letter}" data-by="one">100 %</button></span></div>'
-        f'<p class="small groups" id="groups-{side.letter}"></p>'
+        f'<p class="legend groups" id="groups-{side.letter}"></p>'
     )
 
 

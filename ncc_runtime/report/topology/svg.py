@@ -275,7 +275,9 @@ class _Drawing:
             canvas.text("small", (PAD, low + 4), words)
             low = _samples(canvas, _load_legend(canvas), low + 14, width)
         if self.overlay.groups is not None:
-            low = self._group_legend(canvas, low, width)
+            groups = Canvas()
+            low = self._group_legend(groups, low, width)
+            canvas.group("groups", groups)  # which a page hides while it shows others
         self.canvas.group("legend", canvas)
         return low + 6
 
