@@ -60,6 +60,16 @@ ENTRY step {
 }
 """
 
+EXPERTS = """
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY step {
+  x = f32[16,8] parameter(0)
+  n = s32[4] parameter(1)
+  y = f32[16,8] ragged-all-to-all(x, x, n, n, n, n), replica_groups={}
+  ROOT z = f32[4,8] reduce-scatter(y), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=add
+}
+"""
+
 
 @functools.cache
 def model(name: str, topology: str = "trn2", **place: Any) -> ncc_runtime.Model:
@@ -84,6 +94,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ncc_runtime.load(one, "trn2").report(where / "one.html")
     evil = ncc_compiler.compile_text(EVIL, CompileOptions(ranks=4))
     ncc_runtime.load(evil, "trn2").report(where / "evil.html", verify=False)
+    experts = ncc_compiler.compile_text(EXPERTS, CompileOptions(ranks=4))
+    ncc_runtime.load(experts, "trn2").report(where / "experts.html", verify=False)
     branch = ncc_compiler.compile_text(BRANCH, CompileOptions(ranks=4))
     skipped = ncc_runtime.load(branch, "trn2").run(values=False, trip_counts={"choice": 1})
     skipped.write_report(where / "branch.html")
@@ -249,6 +261,16 @@ def test_a_collective_is_shown_on_the_timeline(opened: Callable[..., Page]) -> N
     page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")
     assert said(page).startswith("p57 all-reduce.37\ncollectives of rank")
     assert page.evaluate("document.activeElement.id") == "timeline-canvas"
+
+
+def test_each_kind_of_collective_has_a_colour_of_its_own(opened: Callable[..., Page]) -> None:
+    page = opened("experts")
+    assert "ragged-all-to-all" in page.locator("#timeline-legend").inner_text()
+    colours = page.evaluate(
+        "() => [...document.querySelectorAll('#timeline-legend .key')]"
+        ".map(each => each.style.background)"
+    )
+    assert len(colours) == len(set(colours)) == 4
 
 
 def test_groups_can_be_chosen_as_colours(opened: Callable[..., Page]) -> None:

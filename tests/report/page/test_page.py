@@ -329,7 +329,7 @@ def test_the_same_place_twice_changes_nothing(mlp: Run) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_program_without_collectives_has_a_page(ranks: int) -> None:
     text = page_of(loaded(DOUBLE, ranks=ranks).run(values=False)).html
-    assert "The program has no collectives" in text
+    assert "<p>The program has no collectives.</p>" in text  # its time is that of the place still
     assert "Nothing passes a link or adapter" in text
 
 
@@ -388,7 +388,9 @@ def test_without_its_library_a_page_is_refused_with_a_remedy(
 
 def test_a_page_needs_the_name_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "m.neff", "-o", str(tmp_path / "x.pdf")]) == 2
-    assert "does not end in .html" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "'--output'" in error
+    assert "does not end in .html" in error
 
 
 def test_python_writes_the_same_page(tmp_path: Path, mlp: Run, text: str) -> None:
