@@ -508,7 +508,7 @@ def collectives(sides: Sequence[RunSide]) -> str:
     parts = []
     for side in sides:
         if not side.collectives:
-            parts.append(paragraph("The program has no collectives: no place makes a difference."))
+            parts.append(paragraph("The program has no collectives."))
             continue
         parts.append(
             '<div class="controls">'
