@@ -110,7 +110,8 @@ def report(
     from ncc_runtime.report.timeline.write import mask_of_ranks
 
     if not output.endswith(SUFFIXES):
-        raise click.BadParameter(f"{output!r} does not end in {', '.join(SUFFIXES)}")
+        refused = f"{output!r} does not end in {', '.join(SUFFIXES)}"
+        raise click.BadParameter(refused, param_hint="'--output'")
     if words["seed"] is not None and not words["values"]:
         raise click.UsageError("--seed goes with --values")
     if words["trip_counts"] and words["values"]:
