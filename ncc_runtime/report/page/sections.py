@@ -42,12 +42,25 @@ def _share(part: float, whole: float) -> str:
     return share_text(part / whole) or "0%"
 
 
-def section(name: str, heading: str, *parts: str) -> str:
+HEADINGS = {
+    "summary": "Summary",
+    "comparison": "Compared",
+    "timeline": "Timeline",
+    "collectives": "Collectives",
+    "overlap": "Overlap",
+    "machine": "Machine",
+    "memory": "Memory",
+    "proofs": "Proofs",
+}
+"""Of the sections, in their order."""
+
+
+def section(name: str, *parts: str) -> str:
     """A landmark with its heading."""
     body = "\n".join(part for part in parts if part)
     return (
         f'<section id="{name}" aria-labelledby="{name}-heading">\n'
-        f'<h2 id="{name}-heading">{escape(heading)}</h2>\n{body}\n</section>'
+        f'<h2 id="{name}-heading">{HEADINGS[name]}</h2>\n{body}\n</section>'
     )
 
 
@@ -102,7 +115,7 @@ def summary(sides: Sequence[RunSide]) -> str:
         faults if side.is_complete else "",
         details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
-    return section("summary", "Summary", *parts)
+    return section("summary", *parts)
 
 
 def _figures(side: RunSide) -> str:
@@ -349,7 +362,7 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
         parts.append(paragraph(f"Nothing changes: {why_nothing(diff)}."))
     else:
         parts.append(_changed(diff))
-    return section("comparison", "Compared", *parts)
+    return section("comparison", *parts)
 
 
 def place_text(side: RunSide) -> str:
@@ -454,7 +467,7 @@ def timeline(sides: Sequence[RunSide], stored: Sequence[Events]) -> str:
     )
     notes = "".join(map(_thinned, stored))
     paths = "".join(_steps(sides, side) for side in sides)
-    return section("timeline", "Timeline", controls, place, notes, more, paths)
+    return section("timeline", controls, place, notes, more, paths)
 
 
 def _thinned(events: Events) -> str:
@@ -527,7 +540,7 @@ def collectives(sides: Sequence[RunSide]) -> str:
         "shows it on the timeline."
     )
     some = any(side.collectives for side in sides)
-    return section("collectives", "Collectives", paragraph(about, "small") if some else "", *parts)
+    return section("collectives", paragraph(about, "small") if some else "", *parts)
 
 
 def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
@@ -620,7 +633,7 @@ def overlap(sides: Sequence[RunSide]) -> str:
                     f"not depend on them: {time_text(together.hidden_ps / 1e6)} are hidden{share}."
                 )
             )
-    return section("overlap", "Overlap", *parts)
+    return section("overlap", *parts)
 
 
 def machine(sides: Sequence[RunSide]) -> str:
@@ -636,9 +649,7 @@ def machine(sides: Sequence[RunSide]) -> str:
         )
     tables = "".join(_link_table(sides, side) for side in sides)
     many = "two" if len(sides) > 1 else "one"
-    return section(
-        "machine", "Machine", f'<div class="machines {many}">{"".join(pictures)}</div>', tables
-    )
+    return section("machine", f'<div class="machines {many}">{"".join(pictures)}</div>', tables)
 
 
 def _machine_controls(side: RunSide) -> str:
@@ -744,7 +755,7 @@ def memory(sides: Sequence[RunSide]) -> str:
         more = f"the largest {len(rows)} of {len(live.buffers)}"
         caption = f"Buffers of rank {live.rank}{of_side(sides, side)}: {more}"
         parts.append(table(f"table-memory-{side.letter}", caption, columns, [rows]))
-    return section("memory", "Memory", *parts)
+    return section("memory", *parts)
 
 
 def proofs(sides: Sequence[RunSide]) -> str:
@@ -768,4 +779,4 @@ def proofs(sides: Sequence[RunSide]) -> str:
         parts.append(table(f"table-proofs-{side.letter}", caption, columns, [rows]))
         breaches = "\n".join(text for proof in side.run.proofs for text in proof.texts)
         parts.append(f"<pre>{escape(breaches)}</pre>" if breaches else "")
-    return section("proofs", "Proofs", *parts)
+    return section("proofs", *parts)
