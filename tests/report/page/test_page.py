@@ -346,6 +346,17 @@ def test_an_instance_that_stands_for_all_has_a_page() -> None:
     assert not [kind for kind in busy if "load0" in kind]  # of all instances
 
 
+def test_what_is_compared_is_simulated_on_as_many_ranks(tmp_path: Path) -> None:
+    neff = tmp_path / "m.neff"
+    ncc_compiler.compile_text(SUM, CompileOptions(ranks=128)).save(neff)
+    page = tmp_path / "both.html"
+    words = ["report", str(neff), "-o", str(page), "--no-verify", "--on", "trn2"]
+    assert main([*words, "--against", "trn2,policy=best", "--alternatives", "none"]) == 0
+    text = page.read_text()
+    assert [side["simulated"] for side in index_of(text)["sides"]] == [128, 128]
+    assert "Nothing changes" in text
+
+
 def test_a_run_that_stalls_has_a_page_that_says_why(tmp_path: Path) -> None:
     model = loaded(MLP)
     run = model.run(values=False, faults="completion 0 of cc0.dma0 on rank 1 lost")
