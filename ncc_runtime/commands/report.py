@@ -110,7 +110,8 @@ def report(
     from ncc_runtime.report.timeline.write import mask_of_ranks
 
     if not output.endswith(SUFFIXES):
-        raise click.BadParameter(f"{output!r} does not end in {', '.join(SUFFIXES)}")
+        refused = f"{output!r} does not end in {', '.join(SUFFIXES)}"
+        raise click.BadParameter(refused, param_hint="'--output'")
     if words["seed"] is not None and not words["values"]:
         raise click.UsageError("--seed goes with --values")
     if words["trip_counts"] and words["values"]:
@@ -127,7 +128,9 @@ def report(
     sides = [place, *([] if words["against"] is None else [_elsewhere(place, words["against"])])]
     targets = [place_of(side) for side in sides]
     compiled = program_of_words(program)
-    times_only = words["no_verify"] and not (words["values"] or words["inputs"] or words["faults"])
+    # with --against, bytes and instructions of all ranks are compared; one instance has fewer
+    needs_all = ("values", "inputs", "faults", "against")
+    times_only = words["no_verify"] and not any(words[option] for option in needs_all)
     models = [
         filled(compiled, side, where, times_only=times_only)
         for side, where in zip(sides, targets, strict=True)

@@ -113,7 +113,7 @@ def findings(
         *_of_balance(performance),
         *_of_products(rates, time_us),
     ]
-    worth = [each for each in found if each.gain_us >= LEAST_SHARE * time_us]
+    worth = [each for each in found if each.gain_us >= LEAST_SHARE * time_us and each.gain_us > 0]
     return sorted(worth, key=lambda each: -each.gain_us)
 
 
@@ -147,11 +147,12 @@ def _of_bounds(run: Run, limits: Sequence[Bound]) -> Iterator[Finding]:
 
 
 def _of_sharing(performance: Performance) -> Iterator[Finding]:
-    links = [part for parts in performance.use.parts.values() for part in parts][:1]
-    busiest = f"; busiest is {links[0].name}, {share_text(links[0].share) or '0%'}" if links else ""
+    parts = [part for parts in performance.use.parts.values() for part in parts]
+    most = max(parts, key=lambda part: part.share, default=None)
+    busiest = "" if most is None else f"; busiest is {most.name}, {share_text(most.share) or '0%'}"
     yield Finding(
-        "Transfers on the critical path wait for others that use the same links, memory or "
-        f"engines{busiest}",
+        "Transfers on the critical path wait for others that use the same links, adapters, memory "
+        f"or engines{busiest}",
         performance.path.slowed_ps / 1e6,
         "place groups so that their routes share fewer links (--placement, a JSON file), or give "
         "collectives that run side by side other algorithms",

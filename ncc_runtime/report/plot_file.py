@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,7 +39,13 @@ def picture(
 
     # ids of an SVG are random without a salt, and letters as paths depend on no viewer's fonts
     settings: dict[str, Any] = {"svg.hashsalt": "nccrt", "svg.fonttype": "path"}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings}):
+    settings["text.parse_math"] = False  # names are users', and none of them is a formula
+    with (
+        matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings}),
+        warnings.catch_warnings(),
+    ):
+        # a letter that its font lacks is drawn as a box
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = Figure(figsize=inches, layout="constrained")
         draw(figure)
         figure.suptitle(heading, fontsize=10)

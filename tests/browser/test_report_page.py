@@ -46,6 +46,30 @@ ENTRY step {
 }
 """.replace("FILE", FILE)
 
+BRANCH = """
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+yes { x = f32[64] parameter(0) ROOT y = f32[64] all-reduce(x), replica_groups={}, to_apply=add }
+no { x = f32[64] parameter(0) ROOT y = f32[64] add(x, x) }
+ENTRY step {
+  p = pred[] parameter(0)
+  x = f32[64] parameter(1)
+  y = f32[64] all-reduce(x), replica_groups={{0,1},{2,3}}, to_apply=add
+  choice = f32[64] conditional(p, y, y), true_computation=yes, false_computation=no
+  z = f32[64] all-gather(choice), replica_groups={{0},{1},{2},{3}}, dimensions={0}
+  ROOT w = f32[64] all-reduce(z), replica_groups={}, to_apply=add
+}
+"""
+
+EXPERTS = """
+add { a = f32[] parameter(0) b = f32[] parameter(1) ROOT c = f32[] add(a, b) }
+ENTRY step {
+  x = f32[16,8] parameter(0)
+  n = s32[4] parameter(1)
+  y = f32[16,8] ragged-all-to-all(x, x, n, n, n, n), replica_groups={}
+  ROOT z = f32[4,8] reduce-scatter(y), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=add
+}
+"""
+
 
 @functools.cache
 def model(name: str, topology: str = "trn2", **place: Any) -> ncc_runtime.Model:
@@ -70,6 +94,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ncc_runtime.load(one, "trn2").report(where / "one.html")
     evil = ncc_compiler.compile_text(EVIL, CompileOptions(ranks=4))
     ncc_runtime.load(evil, "trn2").report(where / "evil.html", verify=False)
+    experts = ncc_compiler.compile_text(EXPERTS, CompileOptions(ranks=4))
+    ncc_runtime.load(experts, "trn2").report(where / "experts.html", verify=False)
+    branch = ncc_compiler.compile_text(BRANCH, CompileOptions(ranks=4))
+    skipped = ncc_runtime.load(branch, "trn2").run(values=False, trip_counts={"choice": 1})
+    skipped.write_report(where / "branch.html")
     return {path.stem: path for path in where.glob("*.html")}
 
 
@@ -204,12 +233,44 @@ def test_tables_sort_by_mouse_and_keyboard(opened: Callable[..., Page]) -> None:
     assert "27 of 207 rows" in page.locator("#table-collectives-a-count").inner_text()
 
 
+def test_collectives_that_did_not_run_are_sorted_below_the_others(
+    opened: Callable[..., Page],
+) -> None:
+    page = opened("branch")
+    page.check("[data-each]")
+    table = page.locator("#table-collectives-a")
+    for ascending in (False, True):
+        table.locator("th button", has_text="start us").click()
+        cells = table.locator("tbody:not([hidden]) tr td:nth-child(8)").all_inner_texts()
+        assert cells.count("-") == 1
+        starts = [float("-inf") if cell == "-" else float(cell) for cell in cells]
+        assert starts == sorted(starts, reverse=not ascending)
+
+
+def test_ranks_that_end_before_they_begin_are_marked_as_wrong(opened: Callable[..., Page]) -> None:
+    page = opened("small")
+    for words, invalid in (("3-1", "true"), ("1-3", "false"), ("8", "true"), ("", "true")):
+        page.fill("#timeline-ranks", words)
+        page.keyboard.press("Tab")
+        assert page.get_attribute("#timeline-ranks", "aria-invalid") == invalid, words
+
+
 def test_a_collective_is_shown_on_the_timeline(opened: Callable[..., Page]) -> None:
     page = opened("large")
     page.locator('button[data-show="57"]').first.click()
     page.wait_for_function("document.getElementById('timeline-said').innerText !== ''")
     assert said(page).startswith("p57 all-reduce.37\ncollectives of rank")
     assert page.evaluate("document.activeElement.id") == "timeline-canvas"
+
+
+def test_each_kind_of_collective_has_a_colour_of_its_own(opened: Callable[..., Page]) -> None:
+    page = opened("experts")
+    assert "ragged-all-to-all" in page.locator("#timeline-legend").inner_text()
+    colours = page.evaluate(
+        "() => [...document.querySelectorAll('#timeline-legend .key')]"
+        ".map(each => each.style.background)"
+    )
+    assert len(colours) == len(set(colours)) == 4
 
 
 def test_groups_can_be_chosen_as_colours(opened: Callable[..., Page]) -> None:
@@ -221,6 +282,19 @@ def test_groups_can_be_chosen_as_colours(opened: Callable[..., Page]) -> None:
     other = page.locator('#machine-a rect[data-rank="7"]')
     assert "group0" in (other.get_attribute("class") or "").split()
     assert "8-15" in page.locator("#groups-a").inner_text()
+    legend = page.locator("#machine-a g.groups")
+    assert not legend.is_visible()  # it is of the groups that were shown first
+    keys = page.locator("#groups-a .key")
+    fills = [
+        f"getComputedStyle(document.querySelector({path!r}))"
+        for path in ('#machine-a rect[data-rank="9"]', "#groups-a span:nth-of-type(2) .key")
+    ]
+    assert keys.count() == 8
+    assert page.evaluate(f"{fills[0]}.fill") == page.evaluate(f"{fills[1]}.backgroundColor")
+    page.select_option('[data-groups="a"]', "0")
+    assert legend.is_visible()
+    assert page.locator("#groups-a").inner_text() == ""
+    page.select_option('[data-groups="a"]', "1")
     page.locator('#machine-a rect[data-rank="9"]').hover()
     picked = page.locator("#machine-a rect[data-picked]")
     assert picked.count() == 8

@@ -8,12 +8,14 @@ import ncc_compiler
 import ncc_runtime
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError
+from ncc_runtime.machine_model.parts import PartKind
 from ncc_runtime.options import RunOptions
 from ncc_runtime.report.findings import Breakdown, bounds, breakdown, findings, time_text, verdict
 from ncc_runtime.report.performance import Performance
 from ncc_runtime.runtime import Model
 
 DATA = Path(__file__).parents[1] / "data" / "hlo"
+EXAMPLES = Path(__file__).parents[2] / "ir_examples"
 MODELS = ("mlp_train_dp2_tp4", "moe_all_to_all", "fsdp_scan_layers", "ring_attention")
 
 SUM = """
@@ -86,6 +88,26 @@ def test_what_is_down_is_a_finding_of_exactly_its_cost() -> None:
     (broken,) = [each for each in found if each.what == "Something is down or slow"]
     assert run.healthy_us is not None
     assert broken.gain_us == pytest.approx(run.time_us - run.healthy_us)
+
+
+def test_the_busiest_part_may_be_of_any_kind() -> None:
+    neff = ncc_compiler.compile_file(str(EXAMPLES / "data_parallel_step.ir"))
+    run = ncc_runtime.load(neff, "trn2").run(values=False, verify=False)
+    assert run.trace is not None
+    spent = Performance(run.trace)
+    found = findings(run, spent, bounds(run.executable), run.rates())
+    (sharing,) = [each.what for each in found if "wait for others" in each.what]
+    every = [part for parts in spent.use.parts.values() for part in parts]
+    busiest = max(every, key=lambda part: part.share)
+    assert busiest not in spent.use.parts[PartKind.LINK]
+    assert sharing.endswith(f"; busiest is {busiest.name}, {busiest.share:.0%}")
+
+
+def test_nothing_is_found_in_a_run_that_takes_no_time() -> None:
+    run = loaded("ENTRY e { x = f32[4] parameter(0) ROOT y = () tuple() }").run(values=False)
+    assert run.trace is not None
+    assert run.time_us == 0
+    assert findings(run, Performance(run.trace), bounds(run.executable), run.rates()) == []
 
 
 def test_alternatives_take_what_they_take_when_they_are_run() -> None:

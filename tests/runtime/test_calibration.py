@@ -517,6 +517,17 @@ def test_a_picture_has_the_rows_and_the_bands_in_which_they_lie(
         assert abs(inside / len(published.rows) - share) < 0.03
 
 
+@pytest.mark.parametrize("name", ["$\\frac$", "cost $5 and $x_{", "日本 <b>"])
+def test_a_name_is_drawn_as_it_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("r.json").write_text(json.dumps({"rows": [ROW | {"table": name}]}))
+    assert main(["calibrate", "r.json", "--shipped", "--plot", "a.svg"]) == 0
+    assert "Warning" not in capfd.readouterr().err
+    assert Path("a.svg").read_bytes().startswith(b"<?xml")
+
+
 def test_rows_of_collectives_and_of_steps_are_drawn_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,6 +154,19 @@ def test_a_share_is_written_in_whole_per_cent() -> None:
     ]
 
 
+def legend_of(name: str, nodes: int = 1) -> set[str]:
+    topology = build(name, nodes)
+    legend = drawn(topology, Overlay({topology.links.name(0): Load(10**9, 0.5)})).find("{*}g")
+    assert legend is not None
+    return {each.text for each in legend.iter() if each.text}
+
+
+def test_the_legend_says_of_which_links_each_way_has_a_line() -> None:
+    assert "link, a line for each way" in legend_of("trn2")
+    assert "link, both ways" in legend_of("dgx-h100", 2)
+    assert "link, a line for each way; at a switch one for both" in legend_of("trn3")
+
+
 def test_groups_are_colours_and_a_legend() -> None:
     topology = build("trn2")
     group = np.arange(64) % 16

@@ -132,43 +132,29 @@ def _document(
 ) -> str:
     """The whole file. Chunks are base64, which no name of a program can break out of."""
     side = sides[0]
-    parts = [sections.summary(sides)]
+    parts = {"summary": sections.summary(sides)}
     if len(sides) > 1:
         a, b = sides
         executables, runs = (a.executable, b.executable), (a.run, b.run)
         if a.is_complete and b.is_complete:
-            parts.append(sections.comparison(sides, diff_report.compared(executables, runs)))
-    parts += [
-        sections.timeline(sides, events),
-        sections.collectives(sides),
-        sections.overlap(sides),
-        sections.machine(sides),
-        sections.memory(sides),
-        sections.proofs(sides),
-    ]
-    headings = {
-        "summary": "Summary",
-        "comparison": "Compared",
-        "timeline": "Timeline",
-        "collectives": "Collectives",
-        "overlap": "Overlap",
-        "machine": "Machine",
-        "memory": "Memory",
-        "proofs": "Proofs",
+            difference = diff_report.compared(executables, runs)
+            parts["comparison"] = sections.comparison(sides, difference)
+    parts |= {
+        "timeline": sections.timeline(sides, events),
+        "collectives": sections.collectives(sides),
+        "overlap": sections.overlap(sides),
+        "machine": sections.machine(sides),
+        "memory": sections.memory(sides),
+        "proofs": sections.proofs(sides),
     }
-    links = "".join(
-        f'<li><a href="#{name}">{words}</a></li>'
-        for name, words in headings.items()
-        if name != "comparison" or len(parts) == len(headings)
-    )
+    links = "".join(f'<li><a href="#{name}">{sections.HEADINGS[name]}</a></li>' for name in parts)
     name = side.executable.program.name
     places = " beside ".join(
-        f"{f'{each.letter}: ' if len(sides) > 1 else ''}{each.executable.placement.where}"
+        f"{f'{each.letter}: ' if len(sides) > 1 else ''}{sections.place_text(each)}"
         for each in sides
     )
     ranks = side.executable.ranks
     count = f"{ranks} ranks" if ranks > 1 else "1 rank"
-    policy = f"policy {side.executable.policy}"
     data = "\n".join(
         f'<script type="text/plain" id="chunk-{chunk}">{text}</script>'
         for chunk, text in chunks.items()
@@ -188,7 +174,7 @@ def _document(
 <a class="skip" href="#main">Skip to the report</a>
 <header>
 <h1>{escape(name)}</h1>
-<p>{escape(f"{count} on {places}; {policy}")}</p>
+<p>{escape(f"{count} on {places}")}</p>
 <nav aria-label="Sections"><ul>{links}</ul></nav>
 <label class="theme">theme <select id="theme"><option value="auto">as the system</option>
 <option value="light">light</option><option value="dark">dark</option></select></label>
@@ -196,7 +182,7 @@ def _document(
 <noscript><p class="note">Without JavaScript there are no charts and no timeline; all tables are
 here.</p></noscript>
 <main id="main">
-{chr(10).join(parts)}
+{chr(10).join(parts.values())}
 </main>
 <footer>
 {_about()}

@@ -42,12 +42,25 @@ def _share(part: float, whole: float) -> str:
     return share_text(part / whole) or "0%"
 
 
-def section(name: str, heading: str, *parts: str) -> str:
+HEADINGS = {
+    "summary": "Summary",
+    "comparison": "Compared",
+    "timeline": "Timeline",
+    "collectives": "Collectives",
+    "overlap": "Overlap",
+    "machine": "Machine",
+    "memory": "Memory",
+    "proofs": "Proofs",
+}
+"""Of the sections, in their order."""
+
+
+def section(name: str, *parts: str) -> str:
     """A landmark with its heading."""
     body = "\n".join(part for part in parts if part)
     return (
         f'<section id="{name}" aria-labelledby="{name}-heading">\n'
-        f'<h2 id="{name}-heading">{escape(heading)}</h2>\n{body}\n</section>'
+        f'<h2 id="{name}-heading">{HEADINGS[name]}</h2>\n{body}\n</section>'
     )
 
 
@@ -102,7 +115,7 @@ def summary(sides: Sequence[RunSide]) -> str:
         faults if side.is_complete else "",
         details("The bar's numbers: a rank on average", _breakdown_table(sides)),
     ]
-    return section("summary", "Summary", *parts)
+    return section("summary", *parts)
 
 
 def _figures(side: RunSide) -> str:
@@ -313,7 +326,7 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
     columns += [TableColumn(side.letter, is_sorted=False) for side in sides]
     columns.append(TableColumn("change", is_sorted=False))
     a, b = sides
-    rows: list[TableRow] = [["place", *(_place(side) for side in sides), ""]]
+    rows: list[TableRow] = [["place", *(place_text(side) for side in sides), ""]]
 
     def row(name: str, values: Sequence[float], texts: Sequence[str]) -> None:
         change = f"{(values[1] - values[0]) / values[0]:+.1%}" if values[0] else "-"
@@ -349,10 +362,11 @@ def comparison(sides: Sequence[RunSide], diff: Diff) -> str:
         parts.append(paragraph(f"Nothing changes: {why_nothing(diff)}."))
     else:
         parts.append(_changed(diff))
-    return section("comparison", "Compared", *parts)
+    return section("comparison", *parts)
 
 
-def _place(side: RunSide) -> str:
+def place_text(side: RunSide) -> str:
+    """Where a side ran, and how its algorithms were chosen."""
     executable = side.executable
     choice = choice_text(executable.policy, executable.is_deterministic)
     return f"{executable.placement.where}; {choice}"
@@ -453,7 +467,7 @@ def timeline(sides: Sequence[RunSide], stored: Sequence[Events]) -> str:
     )
     notes = "".join(map(_thinned, stored))
     paths = "".join(_steps(sides, side) for side in sides)
-    return section("timeline", "Timeline", controls, place, notes, more, paths)
+    return section("timeline", controls, place, notes, more, paths)
 
 
 def _thinned(events: Events) -> str:
@@ -507,7 +521,7 @@ def collectives(sides: Sequence[RunSide]) -> str:
     parts = []
     for side in sides:
         if not side.collectives:
-            parts.append(paragraph("The program has no collectives: no place makes a difference."))
+            parts.append(paragraph("The program has no collectives."))
             continue
         parts.append(
             '<div class="controls">'
@@ -526,7 +540,7 @@ def collectives(sides: Sequence[RunSide]) -> str:
         "shows it on the timeline."
     )
     some = any(side.collectives for side in sides)
-    return section("collectives", "Collectives", paragraph(about, "small") if some else "", *parts)
+    return section("collectives", paragraph(about, "small") if some else "", *parts)
 
 
 def _collective_table(sides: Sequence[RunSide], side: RunSide) -> str:
@@ -619,14 +633,14 @@ def overlap(sides: Sequence[RunSide]) -> str:
                     f"not depend on them: {time_text(together.hidden_ps / 1e6)} are hidden{share}."
                 )
             )
-    return section("overlap", "Overlap", *parts)
+    return section("overlap", *parts)
 
 
 def machine(sides: Sequence[RunSide]) -> str:
     """The picture with traffic, groups and faults, and links as a table."""
     pictures = []
     for side in sides:
-        heading = f"<h3>{side.letter}: {escape(_place(side))}</h3>" if len(sides) > 1 else ""
+        heading = f"<h3>{side.letter}: {escape(place_text(side))}</h3>" if len(sides) > 1 else ""
         pictures.append(
             f'<div class="machine-side">{heading}{_machine_controls(side)}'
             f'<div class="scroll machine-scroll" id="machine-{side.letter}" tabindex="0" '
@@ -635,9 +649,7 @@ def machine(sides: Sequence[RunSide]) -> str:
         )
     tables = "".join(_link_table(sides, side) for side in sides)
     many = "two" if len(sides) > 1 else "one"
-    return section(
-        "machine", "Machine", f'<div class="machines {many}">{"".join(pictures)}</div>', tables
-    )
+    return section("machine", f'<div class="machines {many}">{"".join(pictures)}</div>', tables)
 
 
 def _machine_controls(side: RunSide) -> str:
@@ -659,7 +671,7 @@ def _machine_controls(side: RunSide) -> str:
         'aria-label="smaller picture">−</button>'
         f'<button type="button" data-zoom="{side.letter}" data-by="fit">fit</button>'
         f'<button type="button" data-zoom="{side.letter}" data-by="one">100 %</button></span></div>'
-        f'<p class="small groups" id="groups-{side.letter}"></p>'
+        f'<p class="legend groups" id="groups-{side.letter}"></p>'
     )
 
 
@@ -743,7 +755,7 @@ def memory(sides: Sequence[RunSide]) -> str:
         more = f"the largest {len(rows)} of {len(live.buffers)}"
         caption = f"Buffers of rank {live.rank}{of_side(sides, side)}: {more}"
         parts.append(table(f"table-memory-{side.letter}", caption, columns, [rows]))
-    return section("memory", "Memory", *parts)
+    return section("memory", *parts)
 
 
 def proofs(sides: Sequence[RunSide]) -> str:
@@ -767,4 +779,4 @@ def proofs(sides: Sequence[RunSide]) -> str:
         parts.append(table(f"table-proofs-{side.letter}", caption, columns, [rows]))
         breaches = "\n".join(text for proof in side.run.proofs for text in proof.texts)
         parts.append(f"<pre>{escape(breaches)}</pre>" if breaches else "")
-    return section("proofs", "Proofs", *parts)
+    return section("proofs", *parts)

@@ -1,5 +1,6 @@
 """Tables of a page: sorted by their headings, with names as data and never as HTML."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -28,6 +29,9 @@ class TableCell:
 
 LONGEST_WORD = 24
 
+BELOW_ALL = -sys.float_info.max
+"""By which a cell without a figure is sorted; scripts cannot read Python's `-inf`."""
+
 TableRow = Sequence[TableCell | str]
 """The first cell heads the row."""
 
@@ -35,7 +39,7 @@ TableRow = Sequence[TableCell | str]
 def number(value: float | None, digits: int = 1, *, share: float | None = None) -> TableCell:
     """A figure with groups of three digits; `-` where there is none."""
     if value is None:
-        return TableCell("-", float("-inf"))
+        return TableCell("-", BELOW_ALL)
     return TableCell(f"{value:,.{digits}f}", float(value), share)
 
 

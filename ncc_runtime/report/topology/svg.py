@@ -183,7 +183,7 @@ class _Drawing:
         for column in range(columns):  # under what is drawn after them
             last = tops[(shown - 1 - column) // columns]
             x = left + column * step - 18
-            self.canvas.line("port between", [(x, y + BAR), (x, last + TITLE + 8)])
+            self.canvas.line("port between", [(x, y + BAR), (x, last + TITLE + 3)])
         self.canvas.box("switch", bar, about=network)
         self.canvas.text("middle", (bar.centre[0], bar.y + 17), network)
         for node in range(shown):
@@ -275,7 +275,9 @@ class _Drawing:
             canvas.text("small", (PAD, low + 4), words)
             low = _samples(canvas, _load_legend(canvas), low + 14, width)
         if self.overlay.groups is not None:
-            low = self._group_legend(canvas, low, width)
+            groups = Canvas()
+            low = self._group_legend(groups, low, width)
+            canvas.group("groups", groups)  # which a page hides while it shows others
         self.canvas.group("legend", canvas)
         return low + 6
 
@@ -302,8 +304,11 @@ class _Drawing:
             yield box("switch"), "switch"
         if self.topology.levels:
             each_way = "" if self.has_loads else "; figures are GB/s each way"
-            two = ", a line for each way" if self.has_loads else ", both ways"
-            yield line("link"), f"link{two}{each_way}"
+            two = "both ways"
+            if "each way" in self.drawn:
+                two = "a line for each way"
+                two += "; at a switch one for both" * ("switch" in self.drawn)
+            yield line("link"), f"link, {two}{each_way}"
         if self.topology.nodes > 1:
             yield box("adapter"), "adapter" if self.has_loads else "adapter, of the chips it names"
         if "down" in self.drawn:
@@ -614,6 +619,7 @@ class _Drawing:
                 at = ((x + x2) / 2, y - 4) if is_across else (x + 4, (y + y2) / 2 + 4)
                 self.canvas.text("bad middle" if is_across else "bad", at, fault)
             return
+        self.drawn.add("each way")
         for sign, links in ((1, forth), (-1, back)):
             load = self._load(links)
             shift = (sign * APART * side[0], sign * APART * side[1])

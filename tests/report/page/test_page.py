@@ -312,6 +312,15 @@ def test_two_places_stand_beside_each_other(mlp: Run) -> None:
     assert times == [other.trace.time_ps]
 
 
+def test_the_heading_says_how_each_run_was_chosen(mlp: Run) -> None:
+    other = loaded(MLP, policy="best", deterministic=True).run(values=False)
+    title = page_of(mlp, other).html.split("<title>")[1].split("</title>")[0]
+    place = "1 x trn2.48xlarge, lnc 2, linear"
+    assert title.endswith(
+        f"a: {place}; policy neuron beside b: {place}; policy best, one order of reduction"
+    )
+
+
 def test_the_same_place_twice_changes_nothing(mlp: Run) -> None:
     text = page_of(mlp, mlp).html
     assert "Nothing changes: every rank is on the same core of the same machine." in text
@@ -320,7 +329,7 @@ def test_the_same_place_twice_changes_nothing(mlp: Run) -> None:
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_a_program_without_collectives_has_a_page(ranks: int) -> None:
     text = page_of(loaded(DOUBLE, ranks=ranks).run(values=False)).html
-    assert "The program has no collectives" in text
+    assert "<p>The program has no collectives.</p>" in text  # its time is that of the place still
     assert "Nothing passes a link or adapter" in text
 
 
@@ -335,6 +344,17 @@ def test_an_instance_that_stands_for_all_has_a_page() -> None:
     ]
     assert len(busy) == 64
     assert not [kind for kind in busy if "load0" in kind]  # of all instances
+
+
+def test_what_is_compared_is_simulated_on_as_many_ranks(tmp_path: Path) -> None:
+    neff = tmp_path / "m.neff"
+    ncc_compiler.compile_text(SUM, CompileOptions(ranks=128)).save(neff)
+    page = tmp_path / "both.html"
+    words = ["report", str(neff), "-o", str(page), "--no-verify", "--on", "trn2"]
+    assert main([*words, "--against", "trn2,policy=best", "--alternatives", "none"]) == 0
+    text = page.read_text()
+    assert [side["simulated"] for side in index_of(text)["sides"]] == [128, 128]
+    assert "Nothing changes" in text
 
 
 def test_a_run_that_stalls_has_a_page_that_says_why(tmp_path: Path) -> None:
@@ -379,7 +399,9 @@ def test_without_its_library_a_page_is_refused_with_a_remedy(
 
 def test_a_page_needs_the_name_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "m.neff", "-o", str(tmp_path / "x.pdf")]) == 2
-    assert "does not end in .html" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "'--output'" in error
+    assert "does not end in .html" in error
 
 
 def test_python_writes_the_same_page(tmp_path: Path, mlp: Run, text: str) -> None:

@@ -1,6 +1,7 @@
 // The machine's picture, which the file holds as SVG: groups by colour, larger and smaller.
 
 const GROUP_COLOURS = 12;
+const MOST_NAMED = 24; // groups
 
 function startMachine() {
   for (const side of index.sides) {
@@ -42,11 +43,21 @@ function colourGroups(side, svg, chosen) {
     const group = division ? division.group[Number(slot.dataset.rank)] : -1;
     if (group >= 0) slot.classList.add("group" + (group % GROUP_COLOURS));
   }
-  // the picture's own legend names the groups that it was made with
+  // the picture's own legend names the groups that it was made with, which are the first ones
+  const isFirst = division === side.divisions[0];
+  svg.querySelector("g.groups").style.display = isFirst ? "" : "none";
   const legend = document.getElementById("groups-" + side.letter);
-  const shown = division ? division.texts.slice(0, 24).join("; ") : "";
-  const more = division && division.texts.length > 24 ? `; and ${division.texts.length - 24} more` : "";
-  legend.textContent = division ? `groups: ${shown}${more}` : "";
+  legend.replaceChildren();
+  if (!division || isFirst) return;
+  for (const [number, text] of division.texts.slice(0, MOST_NAMED).entries()) {
+    const entry = element("span");
+    const key = element("span", "", "key");
+    key.style.background = `var(--group${number % GROUP_COLOURS})`;
+    entry.append(key, text);
+    legend.append(entry);
+  }
+  const more = division.texts.length - MOST_NAMED;
+  if (more > 0) legend.append(element("span", `and ${more} more`));
 }
 
 function pick(side, svg, chosen, rank) {

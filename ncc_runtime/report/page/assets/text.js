@@ -37,7 +37,7 @@ function ranksOf(text, count) {
     const found = /^\s*(\d{1,6})(?:\s*-\s*(\d{1,6}))?\s*$/.exec(part);
     if (!found) return null;
     const last = Number(found[2] ?? found[1]);
-    if (last >= count) return null;
+    if (last >= count || last < Number(found[1])) return null;
     for (let rank = Number(found[1]); rank <= last; rank++) ranks.add(rank);
   }
   return [...ranks].sort((a, b) => a - b);

@@ -544,7 +544,7 @@ function legend() {
   const place = document.getElementById("timeline-legend");
   const entries = [["engine", "an engine works"], ["wait", "control, or between collectives"]];
   const used = new Set(index.sides.flatMap((side) => side.collectives.map(([, op]) => op)));
-  for (const op of used) entries.push(["op" + (index.ops.indexOf(op) % OP_COLOURS), op]);
+  for (const op of used) entries.push([colourOfOp(op), op]);
   if (index.sides.some((side) => side.queues.some((queue) => queue.kind === "fault"))) entries.push(["bad", "a fault"]);
   if (index.sides.some((side) => side.links.length)) entries.push(["both", "share of a link's rate"]);
   const made = entries.map(([name, words]) => {

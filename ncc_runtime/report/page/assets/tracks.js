@@ -145,11 +145,28 @@ function colourOf(track, at) {
 }
 
 const OP_COLOURS = 8;
+let opColours = null; // operators of the page → names of colours
+
+/** The colour of an operator: the same in most pages, and in none that of another if 8 do. */
+function colourOfOp(op) {
+  if (!opColours) {
+    opColours = new Map();
+    const used = new Set(index.sides.flatMap((side) => side.collectives.map((row) => row[1])));
+    for (const [number, one] of index.ops.entries()) {
+      if (!used.has(one)) continue;
+      const taken = new Set(opColours.values());
+      let at = number % OP_COLOURS;
+      while (taken.has("op" + at) && taken.size < OP_COLOURS) at = (at + 1) % OP_COLOURS;
+      opColours.set(one, "op" + at);
+    }
+  }
+  return opColours.get(op);
+}
 
 function opColour(side, placeholder) {
   if (!side.byId) side.byId = new Map(side.collectives.map((row) => [row[0], row]));
   const row = side.byId.get(placeholder);
-  return row ? "op" + (index.ops.indexOf(row[1]) % OP_COLOURS) : "wait";
+  return row ? colourOfOp(row[1]) : "wait";
 }
 
 /** An event in words, line by line; texts of other ranks are fetched. */
