@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from ncc_runtime.errors import InputError
@@ -117,6 +118,23 @@ def test_alternatives_under_other_faults_have_names_of_their_own(
     assert legend(figure.axes[1]) == names
     (bars,) = figure.legends
     assert [text.get_text() for text in bars.get_texts()] == names
+
+
+def test_of_more_tasks_than_colours_the_first_are_named_and_the_rest_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept = [row(float(task), 64, task=f"task {task:02}", alone=task) for task in range(1, 11)]
+    swept = [attrs.evolve(each, task=each.words["task"]) for each in swept]
+    figure = drawn(swept, monkeypatch)
+    (names,) = figure.legends
+    assert [text.get_text() for text in names.get_texts()] == [
+        *(f"task {task:02}" for task in range(1, 8)),
+        "3 others",
+    ]
+    colours = [bar.get_facecolor() for bar in figure.axes[0].patches[:10]]
+    assert len(set(colours[:7])) == 7
+    assert len(set(colours[7:])) == 1
+    assert colours[7] not in colours[:7]
 
 
 def test_a_bar_says_what_its_numbers_are(monkeypatch: pytest.MonkeyPatch) -> None:
