@@ -154,9 +154,9 @@ def test_of_too_many_fronts_the_picture_says_how_many(monkeypatch: pytest.Monkey
 
 
 def test_a_key_that_no_point_has_is_refused() -> None:
-    report = SweepReport("s", (row(1.0, 64), row(2.0, 128)))
+    words = [row(1.0, 64).words, row(2.0, 128).words]
     with pytest.raises(InputError, match="--series algorihm: no point has that key; there are op"):
-        plot.plotted(report, "a.svg", "algorihm")
+        plot.check_series("algorihm", words)
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
