@@ -490,7 +490,7 @@ def test_thousands_of_free_messages_of_two_ranks_take_seconds(tmp_path: Path) ->
         [send(number, 1, 64) for number in range(count)],
         [recv(number, 0, 64) for number in range(count)],
     ]
-    trace = files.read_trace(messages.write(tmp_path / "traces", ranks), "trace")
+    trace = files.read_trace(Path(messages.write(tmp_path / "traces", ranks)), "trace")
     began_s = time.process_time()
     ordered_ranks = meetings.ordered(trace)
     assert time.process_time() - began_s < 10
