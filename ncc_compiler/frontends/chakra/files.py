@@ -19,6 +19,7 @@ from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file, read_st
 from ncc_runtime.neff.shared.chakra import (
     DURATION_PS,
     MOST_NODES,
+    RANKS,
     SUFFIX,
     NodeType,
     attributes_of,
@@ -150,7 +151,7 @@ def read_trace(folder: Path, name: str, groups_file: str | None = None) -> Chakr
         key = hashlib.sha256(data).digest()
         if key not in known:
             nodes = list[TraceNode]()
-            for node in _nodes(str(files[rank]), data):
+            for node in _nodes(str(files[rank]), data, len(files)):
                 nodes.append(node)
                 count += 1
                 dependencies += len(node.data_deps) + len(node.ctrl_deps)
@@ -189,8 +190,8 @@ _SHORTER = "trace fewer steps, or fewer layers"
 _AGAIN = "write the trace again, or convert it with the tools of the package mlc-chakra"
 
 
-def _nodes(file: str, data: bytes) -> Iterator[TraceNode]:
-    """The nodes of a file."""
+def _nodes(file: str, data: bytes, ranks: int) -> Iterator[TraceNode]:
+    """The nodes of a file, one of those of so many ranks."""
     from google.protobuf.message import DecodeError
 
     node_class, seen = message_class("Node"), set[int]()
@@ -205,6 +206,10 @@ def _nodes(file: str, data: bytes) -> Iterator[TraceNode]:
                 "read",
                 _AGAIN,
             )
+        said = attributes_of(head.attr).get(RANKS)  # as we write it
+        if type(said) is int and said != ranks:
+            fact = f"{file}: is of a trace of {said} ranks, and there are files of {ranks}"
+            raise refusal("chakra-C1", fact, "give the files of all of its ranks, and no others")
         for number, message in enumerate(messages):
             if number == MOST_NODES:
                 fact = f"{file}: has more than {MOST_NODES:,} nodes"
