@@ -120,7 +120,13 @@ def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
             named[_OTHERS] = f"{others} others"
         handles = [axes.barh([0], [0], color=colour) for colour in named]
         # inside it would hide the figures of the longest bars
-        axes.figure.legend(handles, list(named.values()), fontsize=8, loc="outside lower left")
+        axes.figure.legend(
+            handles,
+            list(named.values()),
+            fontsize=8,
+            loc="outside lower left",
+            ncols=1 + (len(named) > 4),
+        )
 
 
 def _numbers(rows: Sequence[SweepRow]) -> dict[tuple[Any, ...], int]:
