@@ -149,16 +149,14 @@ def _text_of_found(
     elif stage is not None:
         raise refusal(f"{where} gives no list of stages", "leave out --stage")
     value, args, kwargs = _call(given, where)
-    if _is_of_torch(value, *args, *kwargs.values()):  # in a file that imports both
+    torch = sys.modules.get("torch")  # of a file that imports both
+    if torch is not None and any(
+        isinstance(one, torch.Tensor | torch.nn.Module) for one in (value, *args, *kwargs.values())
+    ):
         return _text_of_torch(where, found, ranks)
     options = {key: kwargs.pop(key) for key in JAX_OPTIONS if key in kwargs}
     text = _text_of_jax(jax_program(value, args, kwargs, **options), ranks)
     return attrs.evolve(text, stages=stages)
-
-
-def _is_of_torch(*values: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and any(isinstance(x, torch.Tensor | torch.nn.Module) for x in values)
 
 
 def _text_of_torch(where: str, found: Callable[[], Any], ranks: int | None) -> ModelText:

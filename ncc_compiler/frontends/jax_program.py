@@ -355,7 +355,12 @@ def _of_lowered(lowered: Any, wrapper: Any, ranks: int) -> JaxProgram:
             for info in jax.tree_util.tree_leaves(lowered.out_info)
         ),
         is_wrapped=wrapper is not None,
-        prepare=_preparation(wrapper),
+        # equinox's filter_jit splits arguments into arrays and the rest
+        prepare=(
+            (lambda args, kwargs: (wrapper.preprocess(wrapper.info, args, kwargs), {}))
+            if hasattr(wrapper, "preprocess") and hasattr(wrapper, "info")
+            else None
+        ),
         finish=getattr(wrapper, "postprocess", None),
     )
     (main,) = [op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"']
@@ -369,13 +374,6 @@ def _of_lowered(lowered: Any, wrapper: Any, ranks: int) -> JaxProgram:
     name = str(module.operation.attributes["sym_name"]).strip('"')
     is_for_one = facts.get("num_devices", 1) == 1
     return JaxProgram(name, data.getvalue(), signature, (), ranks if is_for_one else None)
-
-
-def _preparation(wrapper: Any) -> Callable[[Any, Any], tuple[Any, Any]] | None:
-    """How equinox's filter_jit splits arguments into arrays and the rest."""
-    if not hasattr(wrapper, "preprocess") or not hasattr(wrapper, "info"):
-        return None
-    return lambda args, kwargs: (wrapper.preprocess(wrapper.info, args, kwargs), {})
 
 
 def _exported(exported: Any) -> JaxProgram:
@@ -396,7 +394,10 @@ def _exported(exported: Any) -> JaxProgram:
     paths = jax.tree_util.tree_flatten_with_path(
         jax.tree_util.tree_unflatten(exported.in_tree, [*range(len(exported.in_avals))])
     )[0]
-    names = [_path_name(path) for path, _ in paths]
+    names = [  # a path in (args, kwargs), as JAX writes it: `args[0]['w']`
+        ("args", "kwargs")[first.idx] + jax.tree_util.keystr(tuple(rest))
+        for (first, *rest), _ in paths
+    ]
     signature = JaxSignature(
         in_tree=exported.in_tree,
         arguments=tuple(jax.ShapeDtypeStruct(one.shape, one.dtype) for one in exported.in_avals),
@@ -431,9 +432,3 @@ def _paths(
     if [(leaf.shape, leaf.dtype) for _, leaf in leaves] != kinds:
         return ()
     return tuple(leaves[k][0] for k in signature.kept)
-
-
-def _path_name(path: Sequence[Any]) -> str:
-    """A path in (args, kwargs) as JAX writes it: `args[0]['w']`."""
-    jax = _jax()
-    return ("args", "kwargs")[path[0].idx] + jax.tree_util.keystr(tuple(path[1:]))

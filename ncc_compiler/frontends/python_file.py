@@ -56,7 +56,13 @@ def found(
     with as_script(path), _raised_by_user(file):
         module = _imported(path)
     if not hasattr(module, name):
-        own = [key for key, value in vars(module).items() if _is_own(key, value, module)]
+        own = [
+            key
+            for key, value in vars(module).items()
+            if callable(value)
+            and getattr(value, "__module__", None) == module.__name__
+            and not key.startswith("_")
+        ]
         known = f"it has {', '.join(sorted(own)[:12])}" if own else "it has none"
         raise refusal(f"{file} has no function {name}", known)
     value = getattr(module, name)
@@ -123,11 +129,6 @@ def sources() -> list[str]:
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     own = {str(Path(file).resolve()) for file in files if file is not None}
     return sorted(file for file in own if file.endswith(".py") and not file.startswith(installed))
-
-
-def _is_own(key: str, value: object, module: ModuleType) -> bool:
-    is_callable = callable(value) and getattr(value, "__module__", None) == module.__name__
-    return is_callable and not key.startswith("_")
 
 
 @contextlib.contextmanager

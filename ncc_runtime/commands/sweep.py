@@ -1,6 +1,8 @@
 """`nccrt sweep`: many points at once, each computed once; and the best layout of a model."""
 
-from collections.abc import Mapping
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +131,7 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
     from ncc_runtime.report.plot_file import check_can_plot
     from ncc_runtime.sweep import sweep as points
     from ncc_runtime.sweep.layouts import layouts
+    from ncc_runtime.sweep.plot import check_series
     from ncc_runtime.sweep.store import result_file
     from ncc_runtime.sweep.sweep_file import SweepFile
     from ncc_runtime.sweep.workers import Workers, check_can_use, processors
@@ -137,6 +140,8 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
         raise click.UsageError("give SWEEP.toml, or --best FILE.py:FUNCTION")
     if file is not None and words["ranks"] is not None:
         raise click.UsageError("--ranks is for --best; SWEEP.toml says its own")
+    if words["series"] is not None and not words["plot"]:
+        raise click.UsageError("--series is for --plot")
     if words["cluster"] is not None and words["jobs"] is not None:
         raise click.UsageError("--jobs is of this machine, and --dask of another")
     name = file or model or ""
@@ -163,7 +168,9 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
             common["samples"] = words["samples"]
         tried = layouts(name, words["ranks"], words["axes"], words["places"], common)
         found = points.read(tried, _wrong_option, folder, workers.processes)
-    with result_file(out) as results:
+    if words["series"] is not None:
+        check_series(words["series"], [point.words.shown for point in found.points])
+    with result_file(out) as results, interrupted_by(signal.SIGTERM):
         if results.broken:
             fact = f"{out}: {results.broken} lines are no results of this version, and do not count"
             reply.warn([Notice("broken-lines", fact, "docs/sweeps.md#results")])
@@ -173,6 +180,16 @@ def sweep(reply: Reply, file: str | None, model: str | None, **words: Any) -> No
             _give(reply, found, results.results, name, words)
             raise
         _give(reply, found, results.results, name, words)
+
+
+@contextlib.contextmanager
+def interrupted_by(number: signal.Signals) -> Iterator[None]:
+    """KeyboardInterrupt inside when that signal comes: schedulers send SIGTERM for Control-C."""
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _wrong_option(_: "PointWords", error: Exception) -> Exception:

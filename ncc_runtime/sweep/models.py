@@ -24,8 +24,6 @@ from ncc_runtime.progress import phase
 from ncc_runtime.sweep.points import WordError, package_digest, version
 from ncc_runtime.words import mesh_of
 
-_CALL = "import sys; from ncc_compiler.entry import main; sys.exit(main())"
-
 _COMMAND = (
     sys.executable,
     "-c",
@@ -180,17 +178,7 @@ def _program(model: Compilation, reports: Sequence[Mapping[str, Any]]) -> list[s
 
 def _nccc(model: Compilation, out: Path, stage: int) -> dict[str, Any]:
     """What `nccc compile --json` says; InputError with what it refuses."""
-    command = [
-        sys.executable,
-        "-c",
-        _CALL,
-        "compile",
-        *model.arguments,
-        "-o",
-        str(out),
-        "--json",
-        "-q",
-    ]
+    command = [*_COMMAND, "compile", *model.arguments, "-o", str(out), "--json", "-q"]
     command += ["--stage", str(stage)] * (stage > 0)
     done = subprocess.run(  # noqa: S603 - the other command of this package
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False

@@ -1,7 +1,7 @@
 """`nccrt sweep --plot`: times over sizes or of the best points, and over instances."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncc_runtime.errors import InputError
@@ -15,8 +15,19 @@ MOST_BARS = 24
 
 MOST_FRONTS = 6
 
+_OTHERS = "#999999"
+"""Of bars whose groups have no colour of their own."""
+
 _LAST = ("size", "ranks", "nodes", "fault_seed", "op", "dtype", "samples", "task")
 """Keys that are no lines of their own if another varies."""
+
+
+def check_series(series: str, points: Sequence[Mapping[str, Any]]) -> None:
+    """InputError if no point, said by its words, has such a key."""
+    known = dict.fromkeys(key for words in points for key in words)
+    if series not in known:
+        listed = ", ".join(known)
+        raise InputError(f"--series {series}: no point has that key; there are {listed}")
 
 
 def plotted(report: SweepReport, file_name: str, series: str | None = None) -> bytes:
@@ -24,14 +35,10 @@ def plotted(report: SweepReport, file_name: str, series: str | None = None) -> b
 
     On the left the time over the size, a line for each word of the key `series`, of which each size
     has the fastest point; without several sizes, the fastest points as bars. On the right, if they
-    take several numbers of instances, the time over these, and the front. InputError if no point
-    has such a key.
+    take several numbers of instances, the time over these, and the front.
     """
     done = [row for row in report.rows if row.is_done]
     keys = varying(done)
-    if series is not None and not any(series in row.words for row in report.rows):
-        known = ", ".join(dict.fromkeys(key for row in report.rows for key in row.words))
-        raise InputError(f"--series {series}: no point has that key; there are {known}")
     chosen = series or next((key for key in keys if key not in _LAST), "")
     has_sizes = len({row.size_bytes for row in done} - {None}) > 1
     has_instances = len({row.result.instances for row in done}) > 1
@@ -92,8 +99,9 @@ def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
         ]
         names.append(", ".join(words) or row.task)
     places = range(len(shown))
-    colours = {group: line_style(number)["color"] for group, number in _numbers(rows).items()}
-    axes.barh(places, [row.cost_us for row in shown], color=[colours[row.group] for row in shown])
+    colours = dict(zip(_numbers(rows), COLOURS, strict=False))  # the groups after them have one
+    own = [colours.get(row.group, _OTHERS) for row in shown]
+    axes.barh(places, [row.cost_us for row in shown], color=own)
     axes.set_yticks(places, names, fontsize=8)
     axes.invert_yaxis()
     for place, row in zip(places, shown, strict=True):
@@ -105,16 +113,29 @@ def _bars(axes: Any, rows: Sequence[SweepRow], keys: Sequence[str]) -> None:
     axes.set_xlabel(_time_label(rows))
     if len(shown) < len(rows):
         axes.set_title(f"the fastest {len(shown)} of {len(rows)}", fontsize=9)
-    labels = {row.group: row.group_label for row in shown}
-    if 1 < len(labels) <= len(COLOURS):
-        handles = [axes.barh([0], [0], color=colours[group]) for group in labels]
+    groups = {row.group: row.group_label for row in shown}
+    if len(groups) > 1:
+        named = {colours[group]: label for group, label in groups.items() if group in colours}
+        if others := len(groups) - len(named):
+            named[_OTHERS] = f"{others} others"
+        handles = [axes.barh([0], [0], color=colour) for colour in named]
         # inside it would hide the figures of the longest bars
-        axes.figure.legend(handles, list(labels.values()), fontsize=8, loc="outside lower left")
+        axes.figure.legend(
+            handles,
+            list(named.values()),
+            fontsize=8,
+            loc="outside lower left",
+            ncols=1 + (len(named) > 4),
+        )
 
 
 def _numbers(rows: Sequence[SweepRow]) -> dict[tuple[Any, ...], int]:
-    """Of each group, by which both pictures have it in one style; those with a long front first."""
-    fronts = collections.Counter(row.group for row in front(rows))
+    """Of each group, by which both pictures have it in one style; those with a long front first.
+
+    Of equally long ones the faster are first.
+    """
+    by_time = sorted(front(rows), key=lambda row: row.cost_us)
+    fronts = collections.Counter(row.group for row in by_time)
     return {group: number for number, (group, _) in enumerate(fronts.most_common())}
 
 

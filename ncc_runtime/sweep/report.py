@@ -137,7 +137,7 @@ class SweepReport:
         """A table of the best rows of each task, the front, and reasons of what is not done."""
         said = [f"{number} {status}" for status, number in self.counts.items() if number]
         said += [f"{self.left} left"] * bool(self.left)
-        lines = [f"{self.name}: {len(self.rows) + self.left} points; {', '.join(said)}"]
+        lines = [f"{self.name}: {_counted(len(self.rows) + self.left)}; {', '.join(said)}"]
         on_front = front(self.rows)
         done = [row for row in self.rows if row.is_done]
         if done:
@@ -196,7 +196,7 @@ class SweepReport:
         """All rows, with every word that any has."""
         fronts = {id(row) for row in front(self.rows)}
         keys = list(dict.fromkeys(key for row in self.rows for key in row.words))
-        keys = [key for key in keys if key not in ("ranks", "samples", "task")]
+        keys = [key for key in keys if key not in _FIGURES]
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*keys, *_FIGURES])
@@ -240,7 +240,7 @@ def _figures(row: SweepRow, *, is_on_front: bool) -> dict[str, Any]:
         "used_algorithm": result.algorithm or None,
         "memory_bytes": result.memory_bytes,
         "memory_share": result.memory_share,
-        "program": " ".join(row.program) or None,
+        "program": " ".join(row.program) or row.words.get("program"),
         "reason": result.reason or None,
     }
 

@@ -132,6 +132,6 @@ def _result(line: bytes) -> PointResult | None:
         if msgspec.json.decode(line, type=_ResultLine).schema != SCHEMA:
             return None
         result = msgspec.json.decode(line, type=PointResult)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return None if result.status is Status.DONE and result.time_us is None else result

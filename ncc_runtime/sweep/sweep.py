@@ -40,12 +40,20 @@ class SweptPoint:
         assert self.refusal is not None, self.words
         return self.refusal.key
 
+    @property
+    def task(self) -> str:
+        return str(self.words.words.get("task", default_task(self.words.words, self.point)))
+
 
 class Sweep:
-    """Distinct points, in their order, and the programs that they take."""
+    """Distinct points, in their order, and the programs that they take.
+
+    What is computed once may be a point of several tasks, or of runs of so many samples.
+    """
 
     def __init__(self, points: Sequence[SweptPoint], programs: Mapping[str, bytes]) -> None:
-        self.points = list({point.key: point for point in reversed(points)}.values())[::-1]
+        last_first = {(p.key, p.task, p.samples): p for p in reversed(points)}
+        self.points = list(last_first.values())[::-1]
         self._programs = programs
 
     def compute(
@@ -79,11 +87,13 @@ class Sweep:
         """A row for each point that has a result."""
         for point in self.points:
             if point.key in results:
-                words = point.words.words
-                task = words.get("task", default_task(words, point.point))
-                shown = point.words.shown
                 yield SweepRow(
-                    shown, point.point, results[point.key], task, point.samples, point.program
+                    point.words.shown,
+                    point.point,
+                    results[point.key],
+                    point.task,
+                    point.samples,
+                    point.program,
                 )
 
 

@@ -61,6 +61,8 @@ _MOST_TRIED = 10 * MOST_POINTS  # draws until there are enough that nothing excl
 _TEXT = {"type": "string", "maxLength": _MOST_LETTERS}
 _SIZE = {"anyOf": [_TEXT, {"type": "integer", "minimum": 1, "exclusiveMaximum": 1 << 60}]}
 _TRUTH = {"type": "boolean"}
+_NONE = {"const": ""}
+"""As if the key were left out."""
 
 
 def _count(most: int, least: int = 1) -> dict[str, Any]:
@@ -181,17 +183,23 @@ def _array(of: Mapping[str, Any], least: int = 1) -> dict[str, Any]:
     return {"type": "array", "items": of, "minItems": least, "maxItems": MOST_WORDS}
 
 
+def _word_schema(kind: WordKind) -> Mapping[str, Any]:
+    """Of one word, which may also be none."""
+    takes_texts = kind.schema.get("type") == "string" or "anyOf" in kind.schema
+    return kind.schema if takes_texts else {"anyOf": [kind.schema, _NONE]}
+
+
 def _single(kind: WordKind) -> dict[str, Any]:
     """Of one point."""
     if not kind.has_several:
-        return {**kind.schema, "description": kind.phrase}
+        return {**_word_schema(kind), "description": kind.phrase}
     several = [kind.schema, _array(kind.schema, 0)]
     return {"anyOf": several, "description": f"{kind.phrase}, or a list of them"}
 
 
 def _listed(key: str, kind: WordKind) -> dict[str, Any]:
     """Of many points: a list of what one may have, or one for all."""
-    of_one: Mapping[str, Any] = kind.schema
+    of_one = _word_schema(kind)
     if kind.has_several:
         of_one = {"anyOf": [kind.schema, _array(kind.schema, 0)]}
     forms = [of_one, _array(of_one)]

@@ -11,7 +11,7 @@ import pytest
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.diagnostics import CompileError
-from ncc_compiler.frontends.chakra import files
+from ncc_compiler.frontends.chakra import files, meetings
 from ncc_compiler.frontends.chakra.programs import RankProgram, read_programs
 from ncc_runtime.errors import InputError
 from ncc_runtime.neff.isa import WORK, Engine
@@ -482,3 +482,59 @@ def test_long_chains_and_many_free_messages_take_no_long_time(tmp_path: Path) ->
     read_programs(messages.write(tmp_path / "chain", [chain] * 2))
     read_programs(messages.write(tmp_path / "free", free))
     assert time.process_time() - started < 20
+
+
+def test_thousands_of_free_messages_of_two_ranks_take_seconds(tmp_path: Path) -> None:
+    count = 20_000
+    ranks = [
+        [send(number, 1, 64) for number in range(count)],
+        [recv(number, 0, 64) for number in range(count)],
+    ]
+    trace = files.read_trace(Path(messages.write(tmp_path / "traces", ranks)), "trace")
+    began_s = time.process_time()
+    ordered_ranks = meetings.ordered(trace)
+    assert time.process_time() - began_s < 10
+    assert len(ordered_ranks.meetings) == count
+
+
+def metadata(number: int, *data: int) -> Node:
+    return Node(number, f"metadata{number}", METADATA, data)
+
+
+MANY = 1_000
+BETWEEN = {
+    "one node joins many for many": [
+        *(comp(number) for number in range(MANY)),
+        metadata(MANY, *range(MANY)),
+        *(comp(number, MANY) for number in range(MANY + 1, 2 * MANY)),
+    ],
+    "many are behind a long chain": [
+        comp(0),
+        *(metadata(number, number - 1) for number in range(1, MANY)),
+        *(comp(number, MANY - 1) for number in range(MANY, 2 * MANY)),
+    ],
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+def test_dependencies_that_multiply_through_metadata_are_refused(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_DEPENDENCIES", 100_000)
+    complaint = refused(tmp_path, [BETWEEN[what]])
+    assert re.search(r"chakra-C2.*trace.0.et: node 1\d\d\d \(comp1\d\d\d\)", complaint)
+    assert "more than 100,000 dependencies" in complaint
+
+
+def test_a_node_of_many_megabytes_is_refused(tmp_path: Path) -> None:
+    complaint = refused(tmp_path, [[comp(0), Node(1, "x" * (17 << 20))]])
+    assert re.search(r"chakra-C1.*trace.0.et: message 2 has 17,825,\d\d\d bytes", complaint)
+
+
+def test_more_dependencies_than_are_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_DEPENDENCIES", 9)
+    ranks = [[comp(number, *range(number), us=rank) for number in range(4)] for rank in range(2)]
+    complaint = refused(tmp_path, ranks)  # six of each rank
+    assert re.search(r"chakra-C1.*trace.1.et.*more than 9 dependencies", complaint)

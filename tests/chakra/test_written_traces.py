@@ -9,6 +9,7 @@ import pytest
 
 import ncc_compiler
 import ncc_runtime
+from ncc_compiler.diagnostics import CompileError
 from ncc_compiler.options import CompileOptions
 from ncc_runtime.errors import InputError, StallError
 from ncc_runtime.neff.whole_file import whole_folder
@@ -60,6 +61,17 @@ def test_a_rank_has_a_file_of_the_version_of_the_schema(tmp_path: Path) -> None:
     files = sorted(path.name for path in (tmp_path / "traces").iterdir())
     assert files == [*(f"trace.{rank}.et" for rank in range(4)), "trace.comm_groups.json"]
     assert messages.read(tmp_path / "traces" / "trace.0.et")[0] == "1.0.0"
+
+
+def test_a_trace_without_the_file_of_its_last_rank_is_refused(tmp_path: Path) -> None:
+    every = "x = f32[9] parameter(0)\nROOT s = f32[9] all-reduce(x), to_apply=add"
+    run_of(every).write_chakra(tmp_path / "traces")
+    (tmp_path / "traces" / "trace.3.et").unlink()
+    with pytest.raises(CompileError) as caught:
+        ncc_compiler.compile_trace(tmp_path / "traces")
+    message = caught.value.diagnostics[0].render()
+    assert "chakra-C1" in message
+    assert "trace.0.et: is of a trace of 4 ranks, and there are files of 3" in message
 
 
 def test_a_collective_says_what_it_is_between_what_gives_and_takes_its_data(

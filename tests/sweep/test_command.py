@@ -136,6 +136,38 @@ def test_points_of_one_key_are_computed_once(
     assert (folder / "d.jsonl").read_bytes().count(b"\n") == 1
 
 
+def test_one_point_under_two_tasks_has_a_row_of_each(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    point = '[[point]]\nop = "all_reduce"\nranks = 4\nsize = 64\n'
+    whole = [point, point + 'task = "a"\n', point + 'task = "b"\n', point + "samples = 8\n", point]
+    (folder / "d.toml").write_text("".join(whole))
+    found = swept(["d.toml"], capsys)
+    tasks = [(row["task"], row["samples"], row["on_front"]) for row in found["rows"]]
+    usual = "all_reduce of 64 B, fp32"
+    assert sorted(tasks, key=str) == [
+        ("a", None, True),
+        (usual, 8, True),
+        (usual, None, False),
+        ("b", None, True),
+    ]
+    assert (found["points"], found["left"]) == (4, 0)
+    assert (folder / "d.jsonl").read_bytes().count(b"\n") == 1
+
+
+def test_a_column_of_the_csv_has_a_name_of_its_own(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[1] / "data/hlo/mlp_train_dp2_tp4.hlo").read_text()
+    ncc_compiler.compile_text(text).save("mlp.neff")
+    (folder / "p.toml").write_text('[[point]]\nprogram = "mlp.neff"\n')
+    swept(["p.toml", "-j", "1", "--csv", "p.csv"], capsys)
+    with (folder / "p.csv").open() as file:
+        head, row = csv.reader(file)
+    assert len(set(head)) == len(head)
+    assert row[head.index("program")] == "mlp.neff"
+
+
 def test_failed_points_are_computed_again_only_if_that_is_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +217,12 @@ def test_failed_points_are_computed_again_only_if_that_is_asked_for(
         (["--best", "m.py:f", "--ranks", "4", "--axes", "a,a"], 2, "are no names of axes"),
         (["--best", "m.py:f", "--ranks", "4", "--samples", "x"], 2, "--samples: 'x' is neither"),
         (["s.toml", "--ranks", "4"], 2, "--ranks is for --best"),
+        (["s.toml", "--series", "algorithm"], 2, "--series is for --plot"),
+        (
+            ["s.toml", "--plot", "a.svg", "--series", "algorihm"],
+            1,
+            "--series algorihm: no point has that key; there are op, ranks, size, algorithm",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_computed(
@@ -326,7 +364,7 @@ def test_a_sweep_that_is_stopped_leaves_no_process(how: signal.Signals, tmp_path
         else:
             sweep.send_signal(how)
         said, errors = sweep.communicate(timeout=60)
-    if how is signal.SIGINT:
+    if how is not signal.SIGKILL:
         assert sweep.returncode == 130
         assert "left" in said.splitlines()[0]
         assert errors.strip() == "interrupted"

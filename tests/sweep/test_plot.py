@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from ncc_runtime.errors import InputError
@@ -119,6 +120,23 @@ def test_alternatives_under_other_faults_have_names_of_their_own(
     assert [text.get_text() for text in bars.get_texts()] == names
 
 
+def test_of_more_tasks_than_colours_the_first_are_named_and_the_rest_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept = [row(float(task), 64, task=f"task {task:02}", alone=task) for task in range(1, 11)]
+    swept = [attrs.evolve(each, task=each.words["task"]) for each in swept]
+    figure = drawn(swept, monkeypatch)
+    (names,) = figure.legends
+    assert [text.get_text() for text in names.get_texts()] == [
+        *(f"task {task:02}" for task in range(1, 8)),
+        "3 others",
+    ]
+    colours = [bar.get_facecolor() for bar in figure.axes[0].patches[:10]]
+    assert len(set(colours[:7])) == 7
+    assert len(set(colours[7:])) == 1
+    assert colours[7] not in colours[:7]
+
+
 def test_a_bar_says_what_its_numbers_are(monkeypatch: pytest.MonkeyPatch) -> None:
     swept = [row(10.0, 64, topology="trn2", nodes=1, lnc=2), row(20.0, 64, topology="trn1")]
     (bars,) = drawn(swept, monkeypatch).axes
@@ -136,9 +154,9 @@ def test_of_too_many_fronts_the_picture_says_how_many(monkeypatch: pytest.Monkey
 
 
 def test_a_key_that_no_point_has_is_refused() -> None:
-    report = SweepReport("s", (row(1.0, 64), row(2.0, 128)))
+    words = [row(1.0, 64).words, row(2.0, 128).words]
     with pytest.raises(InputError, match="--series algorihm: no point has that key; there are op"):
-        plot.plotted(report, "a.svg", "algorihm")
+        plot.check_series("algorihm", words)
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])

@@ -69,6 +69,7 @@ BROKEN = [
     b'{"schema": 1, "key": "b", "status": "lost"}\n',
     b'{"schema": 2, "key": "b", "status": "refused"}\n',
     b'{"schema": 1, "key": ' + b"[" * 100_000 + b"\n",
+    b'{"schema": 1, "key": "b", "status": "refused", "reason": "\xff"}\n',
     b"\x00\x00\x00\n",
     b"\n",
 ]

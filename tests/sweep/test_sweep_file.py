@@ -49,6 +49,9 @@ def test_sizes_go_by_factors_and_by_steps(tmp_path: Path) -> None:
 def test_an_empty_word_takes_one_away_and_several_words_stay_together(tmp_path: Path) -> None:
     text = f'{COMMON}dtype = "bf16"\n[[grid]]\nsize = 64\ndtype = ["", "fp16"]\n'
     assert [row.get("dtype") for row in shown(text, tmp_path)] == [None, "fp16"]
+    text = f'{GRID}size = 64\nnodes = ["", 2]\nlnc = ""\npolicy = ["", "best"]\n'
+    said = [(row.get("nodes"), row.get("lnc"), row.get("policy")) for row in shown(text, tmp_path)]
+    assert said == [(n, None, policy) for n in (None, 2) for policy in (None, "best")]
     text = f'{GRID}size = 64\ndown = ["", "c0-c1", ["c0-c1", "c1-c2"]]\n'
     assert [row.get("down") for row in shown(text, tmp_path)] == [None, "c0-c1", "c0-c1; c1-c2"]
 

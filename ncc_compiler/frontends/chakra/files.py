@@ -19,6 +19,7 @@ from ncc_runtime.input_files import MOST_JSON_BYTES, json_of, read_file, read_st
 from ncc_runtime.neff.shared.chakra import (
     DURATION_PS,
     MOST_NODES,
+    RANKS,
     SUFFIX,
     NodeType,
     attributes_of,
@@ -30,6 +31,12 @@ MOST_FILE_BYTES = 1 << 30
 MOST_RANKS = 1 << 16
 MOST_NODES_OF_ALL = 4_000_000
 """Nodes of all files that differ; a node takes about a kilobyte."""
+
+MOST_DEPENDENCIES = 10_000_000
+"""Of all files that differ; and those that are followed, once for each node that is behind them."""
+
+MOST_MESSAGE_BYTES = 1 << 24
+"""Of one node: what is packed in it takes eight times as much, and compressed files hide it."""
 
 _KNOWN_VERSION = re.compile(r"|0\.0\.4|1\.0(\.\d+)?")
 """Versions of the schema whose fields are those that are read; converters write none."""
@@ -138,20 +145,25 @@ def read_trace(folder: Path, name: str, groups_file: str | None = None) -> Chakr
         fact = f"{folder}: {len(files)} ranks, at most {MOST_RANKS} are read"
         raise refusal("chakra-C1", fact, "trace fewer ranks")
     known: dict[bytes, tuple[TraceNode, ...]] = {}  # ranks alike have the same bytes
-    ranks, count = list[RankTrace](), 0
+    ranks, count, dependencies = list[RankTrace](), 0, 0
     for rank in range(len(files)):
         data = _read(files[rank])
         key = hashlib.sha256(data).digest()
         if key not in known:
-            known[key] = tuple(_nodes(str(files[rank]), data))
-            count += len(known[key])
-        if count > MOST_NODES_OF_ALL:
-            raise refusal(
-                "chakra-C1",
-                f"{files[rank]}: with it there are more than {MOST_NODES_OF_ALL:,} nodes in files "
-                "that differ",
-                _SHORTER,
-            )
+            nodes = list[TraceNode]()
+            for node in _nodes(str(files[rank]), data, len(files)):
+                nodes.append(node)
+                count += 1
+                dependencies += len(node.data_deps) + len(node.ctrl_deps)
+                if count > MOST_NODES_OF_ALL or dependencies > MOST_DEPENDENCIES:
+                    what = (
+                        f"{MOST_NODES_OF_ALL:,} nodes"
+                        if count > MOST_NODES_OF_ALL
+                        else f"{MOST_DEPENDENCIES:,} dependencies"
+                    )
+                    fact = f"{files[rank]}: with it there are more than {what} in files that differ"
+                    raise refusal("chakra-C1", fact, _SHORTER)
+            known[key] = tuple(nodes)
         ranks.append(RankTrace(str(files[rank]), known[key]))
     beside = folder / f"{name}.comm_groups.json"
     if groups_file is None and beside.exists():
@@ -178,8 +190,8 @@ _SHORTER = "trace fewer steps, or fewer layers"
 _AGAIN = "write the trace again, or convert it with the tools of the package mlc-chakra"
 
 
-def _nodes(file: str, data: bytes) -> Iterator[TraceNode]:
-    """The nodes of a file."""
+def _nodes(file: str, data: bytes, ranks: int) -> Iterator[TraceNode]:
+    """The nodes of a file, one of those of so many ranks."""
     from google.protobuf.message import DecodeError
 
     node_class, seen = message_class("Node"), set[int]()
@@ -194,11 +206,18 @@ def _nodes(file: str, data: bytes) -> Iterator[TraceNode]:
                 "read",
                 _AGAIN,
             )
+        said = attributes_of(head.attr).get(RANKS)  # as we write it
+        if type(said) is int and said != ranks:
+            fact = f"{file}: is of a trace of {said} ranks, and there are files of {ranks}"
+            raise refusal("chakra-C1", fact, "give the files of all of its ranks, and no others")
         for number, message in enumerate(messages):
             if number == MOST_NODES:
                 fact = f"{file}: has more than {MOST_NODES:,} nodes"
                 raise refusal("chakra-C1", fact, _SHORTER)
             where = f"message {number + 1}"
+            if len(message) > MOST_MESSAGE_BYTES:
+                fact = f"{file}: {where} has {len(message):,} bytes, at most {MOST_MESSAGE_BYTES:,}"
+                raise refusal("chakra-C1", f"{fact} are read", _AGAIN)
             node = _node(file, node_class.FromString(message))
             if node.id in seen:
                 raise refusal("chakra-C2", f"{file}: two nodes have the id {node.id}", _AGAIN)

@@ -12,11 +12,12 @@ meeting, a permute: so what a ring of ranks does together is no chain.
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from ncc_compiler.frontends.chakra import files
 from ncc_compiler.frontends.chakra.files import ChakraTrace, RankTrace, TraceNode, refusal
 from ncc_runtime.neff.shared.chakra import COLLECTIVE, CommType, NodeType
 
@@ -75,14 +76,18 @@ class _LocalGraph:
     nodes: tuple[TraceNode, ...]
     deps: tuple[tuple[int, ...], ...]
     users: tuple[tuple[int, ...], ...]
+    followed: int  # dependencies, once for each node that is behind them
 
 
-def _local_graph(trace: RankTrace) -> _LocalGraph:
+def _local_graph(trace: RankTrace, most: int) -> _LocalGraph:
     """The graph of a rank. Who depends on metadata depends on what that depends on.
 
     So does a receive that depends on a send: simulators let a send end before it is received, and
     two ranks that send first and then receive would wait for each other for ever if it did not.
     Control dependencies on nodes that are not there are left out, as converters drop nodes.
+
+    At most so many dependencies are followed: metadata that joins many nodes for many others would
+    have the product of both.
     """
     position = {node.id: at for at, node in enumerate(trace.nodes)}
     before: list[tuple[int, ...]] = []
@@ -99,32 +104,46 @@ def _local_graph(trace: RankTrace) -> _LocalGraph:
     kept = [at for at, node in enumerate(trace.nodes) if node.kind is not NodeType.METADATA]
     number = {at: new for new, at in enumerate(kept)}
     sends = {at for at, node in enumerate(trace.nodes) if node.kind is NodeType.COMM_SEND}
-    deps_of = []
+    deps_of, followed = [], 0
     for at in kept:
         passed = sends if trace.nodes[at].kind is NodeType.COMM_RECV else set[int]()
-        deps_of.append(tuple(sorted(_kept_before(at, before, number, passed))))
+        found, steps = _kept_before(at, before, number, passed)
+        deps_of.append(tuple(sorted(found)))
+        followed += steps
+        if followed > most:
+            raise refusal(
+                "chakra-C2",
+                f"{trace.place(trace.nodes[at])}: with it there are more than "
+                f"{files.MOST_DEPENDENCIES:,} dependencies, counted through metadata and sends",
+                "leave out metadata on which many nodes depend and that depends on many",
+            )
     users: list[list[int]] = [[] for _ in kept]
     for new, deps in enumerate(deps_of):
         for dep in deps:
             users[dep].append(new)
     nodes = tuple(trace.nodes[at] for at in kept)
-    return _LocalGraph(nodes, tuple(deps_of), tuple(map(tuple, users)))
+    return _LocalGraph(nodes, tuple(deps_of), tuple(map(tuple, users)), followed)
 
 
 def _kept_before(
     at: int, before: Sequence[Sequence[int]], number: Mapping[int, int], passed: set[int]
-) -> Iterator[int]:
-    """What a node depends on, through what has no number and what is passed by, each once."""
-    seen, pending = set[int](), list(before[at])
+) -> tuple[list[int], int]:
+    """What a node depends on, through what has no number and what is passed by, each once.
+
+    And how many dependencies were followed.
+    """
+    found, seen, pending, steps = list[int](), set[int](), list(before[at]), 0
     while pending:
         dep = pending.pop()
+        steps += 1
         if dep in seen:
             continue
         seen.add(dep)
         if dep in number and dep not in passed:
-            yield number[dep]
+            found.append(number[dep])
         else:
             pending += before[dep]
+    return found, steps
 
 
 _Place = tuple[int, int]
@@ -133,6 +152,9 @@ _Place = tuple[int, int]
 _Entry = tuple[int, int, int]
 """What units are ordered by: the first of their places in files and its rank, then their number."""
 
+_FreeMessages = dict[tuple[int, int], list[_Entry]]
+"""Messages of one kind that may go: of each source and target a heap."""
+
 
 class _RankMatching:
     """All ranks as one graph. Its units are instructions, collectives and messages."""
@@ -140,9 +162,11 @@ class _RankMatching:
     def __init__(self, trace: ChakraTrace) -> None:
         self._trace = trace
         graphs: dict[int, _LocalGraph] = {}  # ranks alike share their nodes
+        left = files.MOST_DEPENDENCIES
         for its in trace.ranks:
             if id(its.nodes) not in graphs:
-                graphs[id(its.nodes)] = _local_graph(its)
+                graphs[id(its.nodes)] = graph = _local_graph(its, left)
+                left -= graph.followed
         self._graphs = [graphs[id(its.nodes)] for its in trace.ranks]
         self._unit_of = [[-1] * len(graph.nodes) for graph in self._graphs]
         self._places: list[tuple[_Place, ...]] = []  # of each unit
@@ -356,14 +380,15 @@ class _RankMatching:
             for other in others:
                 users.setdefault(other, []).append(unit)
         ready: list[_Entry] = []
-        free: dict[ExchangeKind, list[_Entry]] = {}  # messages that may go
+        free: dict[ExchangeKind, _FreeMessages] = {}
 
         def add(unit: int) -> None:
             entry = (*min((at, rank) for rank, at in self._places[unit]), unit)
             heapq.heappush(ready, entry)
             meeting = self._meetings[unit]
             if meeting is not None and meeting.what.kind is None:
-                free.setdefault(meeting.what, []).append(entry)
+                of_pair = free.setdefault(meeting.what, {}).setdefault(meeting.pairs[0], [])
+                heapq.heappush(of_pair, entry)
 
         for unit, count in enumerate(waits_for):
             if not count:
@@ -374,7 +399,7 @@ class _RankMatching:
             entry = heapq.heappop(ready)
             if done[entry[2]]:
                 continue
-            units = self._together(entry, free, done)
+            units = self._together(entry, free)
             if self._meetings[units[0]] is not None:
                 order.append(units)
             for unit in units:
@@ -441,23 +466,25 @@ class _RankMatching:
     def _together(
         self,
         entry: _Entry,
-        free: dict[ExchangeKind, list[_Entry]],
-        done: Sequence[bool],
+        free: Mapping[ExchangeKind, _FreeMessages],
     ) -> list[int]:
         """The units that are performed as one: a unit, with a message those that go with it."""
         meeting = self._meetings[entry[2]]
         if meeting is None or meeting.what.kind is not None:
             return [entry[2]]
+        by_pair = free[meeting.what]
         units, sources, targets = list[int](), set[int](), set[int]()
-        others = sorted(one for one in free[meeting.what] if not done[one[2]])
-        for _, _, unit in (entry, *others):
-            ((source, target),) = self._pairs(unit)
+        # of a pair only the first: the second has the same source. The entry is the first of all.
+        for (_, _, unit), (source, target) in sorted(
+            (its[0], pair) for pair, its in by_pair.items()
+        ):
             if source not in sources and target not in targets:
                 units.append(unit)
                 sources.add(source)
                 targets.add(target)
-        taken = set(units)
-        free[meeting.what] = [one for one in others if one[2] not in taken]
+                heapq.heappop(by_pair[source, target])
+                if not by_pair[source, target]:
+                    del by_pair[source, target]
         return units
 
     def _cycle(self, done: Sequence[bool]) -> Exception:

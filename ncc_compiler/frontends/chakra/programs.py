@@ -127,7 +127,9 @@ class _ProgramTexts:
         if item.meeting is None:
             return item.deps, self._work(item.node)
         meeting = self._meetings[item.meeting]
-        return item.deps, meeting.what, _details(meeting)
+        attributes = meeting.node.attributes
+        only_ours = (attributes.get(name) for name in (DTYPE, REDUCTION, ROOT))
+        return item.deps, meeting.what, tuple(only_ours)
 
     def _partners(self, number: int, colour: Sequence[int]) -> Mapping[int, object]:
         """By rank of a meeting, at which places of which programs the others are."""
@@ -295,12 +297,6 @@ def _amount(node: TraceNode, key: str, value: object) -> int:
         fact = f"node {node.id} ({node.name}) has {value!r} as {key}"
         raise refusal("chakra-C2", fact, "a whole number of 0 to 2**60")
     return value
-
-
-def _details(meeting: Meeting) -> tuple[object, ...]:
-    """What only we write of a collective: element type, reduction, root."""
-    attributes = meeting.node.attributes
-    return tuple(attributes.get(name) for name in (DTYPE, REDUCTION, ROOT))
 
 
 def _operand(meeting: Meeting) -> tuple[DType, int]:

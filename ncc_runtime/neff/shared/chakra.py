@@ -59,6 +59,7 @@ DURATION_PS = "ncc_duration_ps"  # duration_micros to the picosecond
 DTYPE = "ncc_dtype"  # of a collective, or what products multiply: "bf16"
 REDUCTION = "ncc_reduction"  # of a collective that reduces: "add"
 ROOT = "ncc_root"  # of a rooted collective: a place in its group
+RANKS = "ranks"  # of GlobalMetadata: how many files a trace has
 COLLECTIVE = "ncc_collective"  # sends and receives that are one collective have the same
 
 _SCALARS = {

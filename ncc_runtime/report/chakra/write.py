@@ -29,6 +29,7 @@ from ncc_runtime.neff.shared.chakra import (
     ELEMENTS,
     ENGINE,
     MOST_NODES,
+    RANKS,
     REDUCTION,
     ROOT,
     SUFFIX,
@@ -150,7 +151,7 @@ class _Nodes:
         steps_of: dict[object, list[PerformedStep]] = {}
         bytes_of: dict[object, _Encoded] = {}
         head = message_class("GlobalMetadata")(
-            version=VERSION, attr=[attribute("ranks", "int64", executable.ranks)]
+            version=VERSION, attr=[attribute(RANKS, "int64", executable.ranks)]
         )
         for rank in range(executable.ranks):
             column = rank % executable.representatives
