@@ -52,8 +52,15 @@ def name_of(document: Path) -> str:
 
 every_document = pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 
-LONG = ("docs/faults.md",)
-"""Pages whose commands take most of a minute."""
+LONG = (
+    "docs/collectives.md",
+    "docs/faults.md",
+    "docs/outputs.md",
+    "docs/sweeps.md",
+    "docs/topology.md",
+    "docs/tutorials/own_algorithm.md",
+)
+"""Pages whose commands take more than five seconds; `make docs` runs all, too."""
 
 PARTS = ("benchmarks", "ir_examples", "tests")
 """Folders of the repository that commands of the documents use."""

@@ -54,10 +54,7 @@ def forgotten(name: str, folder: Path, kept: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("objects", "open files") else pytest.param(name, marks=pytest.mark.slow)
-        for name in TRIFLES
-    ],
+    [name if name == "objects" else pytest.param(name, marks=pytest.mark.slow) for name in TRIFLES],
 )
 def test_what_every_round_forgets_is_found(name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for folder in ("temporary", "cache"):
