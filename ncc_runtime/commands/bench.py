@@ -19,7 +19,7 @@ from ncc_runtime.commands.options import (
     json_word,
     place_of,
     place_options,
-    plot_file,
+    plot_option,
     size,
 )
 from ncc_runtime.errors import LoweringError, Notice
@@ -117,13 +117,7 @@ algorithm_option = click.option(
     metavar="F",
     help="Add what was measured: a report of nccom-test (JSON, CSV or its table) or rows of ours.",
 )
-@click.option(
-    "--plot",
-    type=click.Path(),
-    metavar="F.svg|F.png",
-    callback=plot_file,
-    help="Draw time and bus bandwidth over size.",
-)
+@plot_option("Draw time and bus bandwidth over size.")
 @click.option(
     *("--report-to-json-file", "report_file"),
     type=click.Path(),

@@ -7,7 +7,7 @@ import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
-from ncc_runtime.commands.options import lnc_option, plot_file
+from ncc_runtime.commands.options import lnc_option, plot_option
 from ncc_runtime.errors import Notice
 
 if TYPE_CHECKING:
@@ -48,13 +48,7 @@ if TYPE_CHECKING:
     help="Their instance type.",
 )
 @lnc_option
-@click.option(
-    "--plot",
-    metavar="F.svg|F.png",
-    type=click.Path(),
-    callback=plot_file,
-    help="Draw measured beside predicted times, with bands of errors; extra [plot].",
-)
+@plot_option("Draw measured beside predicted times, with bands of errors; extra [plot].")
 @replying
 def calibrate(
     reply: Reply, files: tuple[str, ...], out: str | None, *, shipped: bool, **words: Any

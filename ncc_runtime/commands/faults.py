@@ -16,7 +16,7 @@ from ncc_runtime.commands.options import (
     loaded,
     memory_option,
     place_options,
-    plot_file,
+    plot_option,
     program_argument,
     threads_option,
 )
@@ -85,13 +85,7 @@ def _period_and_misses(
     is_flag=True,
     help="With --fault and --runs: count what the runs come to, with values where needed.",
 )
-@click.option(
-    "--plot",
-    metavar="F.svg|F.png",
-    type=click.Path(),
-    callback=plot_file,
-    help="With --fault and --runs: draw the times of the runs, and who was the slowest.",
-)
+@plot_option("With --fault and --runs: draw the times of the runs, and who was the slowest.")
 @click.option(
     "--heartbeat",
     metavar="PERIOD[,N]",

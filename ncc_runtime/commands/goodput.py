@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ncc_runtime.command_line import Reply, examples, replying
-from ncc_runtime.commands.options import plot_file
+from ncc_runtime.commands.options import plot_option
 from ncc_runtime.commands.steps import duration
 
 
@@ -88,9 +88,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> Sequenc
     show_default=True,
     help="Of what is played.",
 )
-@click.option(
-    "--plot", metavar="FILE", callback=plot_file, help="Draw the table: .svg or .png, [plot] extra."
-)
+@plot_option("Draw the table: .svg or .png, [plot] extra.")
 @replying
 def goodput(reply: Reply, **words: Any) -> None:
     """Tell how much of a job's time does steps that count, over checkpoint intervals."""

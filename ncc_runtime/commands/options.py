@@ -401,8 +401,14 @@ def trace_file(_: click.Context, __: click.Parameter, path: str | None) -> str |
     return path
 
 
-def plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
-    """A file that a picture can go to."""
+def plot_option(help_text: str) -> Decorator:
+    """A picture of what the command computes, which the help text says."""
+    return click.option(
+        "--plot", metavar="F.svg|F.png", type=click.Path(), callback=_plot_file, help=help_text
+    )
+
+
+def _plot_file(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
     if path is not None and not path.endswith((".svg", ".png")):
         raise click.BadParameter(f"{path!r} does not end in .svg or .png")
     return path

@@ -16,7 +16,7 @@ from ncc_runtime.commands.options import (
     loaded,
     memory_option,
     place_options,
-    plot_file,
+    plot_option,
     program_argument,
     threads_option,
 )
@@ -122,13 +122,7 @@ def _finite(_: click.Context, __: click.Parameter, number: float | None) -> floa
 @click.option("--no-verify", is_flag=True, help="Run it without a proof that it is right.")
 @threads_option
 @memory_option
-@click.option(
-    "--plot",
-    type=click.Path(),
-    metavar="F.svg|F.png",
-    callback=plot_file,
-    help="Draw time over K, and loss over time.",
-)
+@plot_option("Draw time over K, and loss over time.")
 @replying
 def stale(reply: Reply, program: Sequence[str], place: PlaceWords, **words: Any) -> None:
     """Run steps of PROGRAM that take the first K gradients, beside steps that wait for all.

@@ -10,7 +10,7 @@ import click
 
 from ncc_runtime.command_line import Reply, check_written, examples, replying
 from ncc_runtime.commands import completion
-from ncc_runtime.commands.options import plot_file, rank_list
+from ncc_runtime.commands.options import plot_option, rank_list
 from ncc_runtime.errors import InputError, Notice
 
 if TYPE_CHECKING:
@@ -109,13 +109,7 @@ def _axes(_: click.Context, __: click.Parameter, text: str) -> list[str]:
     help="Rows of each task that the table shows [so many that there are 60].",
 )
 @click.option("--csv", metavar="F", type=click.Path(), help="Write all rows to this file, as CSV.")
-@click.option(
-    "--plot",
-    metavar="F.svg|F.png",
-    type=click.Path(),
-    callback=plot_file,
-    help="Draw times over sizes, or of the best points, and over instances; extra [plot].",
-)
+@plot_option("Draw times over sizes, or of the best points, and over instances; extra [plot].")
 @click.option(
     "--series",
     metavar="KEY",

@@ -222,7 +222,8 @@ class Run:
 
         `against` is a run of the same program elsewhere, which is shown beside it. `ranks` are
         those whose tracks it has, all by default; `per_step` is as for `rates`. InputError if a run
-        has no clock, or there is no such rank; OSError if the file cannot be written.
+        has no clock, there is no such rank, or one of two models was loaded with `times_only` and
+        so has fewer ranks' columns; OSError if the file cannot be written.
         """
         from ncc_runtime.report.page.page import write_page
         from ncc_runtime.report.rates import per_step_of

@@ -90,7 +90,8 @@ def write_page(
     """Write the page of a run, beside another one of the same program if it is given.
 
     `ranks` are those that the timeline has, all by default. InputError if the run has no clock,
-    there is no such rank, or the file's name does not end in .html.
+    there is no such rank, the file's name does not end in .html, or one of two runs has columns of
+    one instance and the other of all.
     """
     check_target(path, SUFFIXES)
     page = page_of(run, against, ranks, per_step)
@@ -106,6 +107,13 @@ def page_of(
     per_step: PerStep | None = None,
 ) -> Page:
     """The page of a run as text."""
+    columns_of = {each.executable.representatives for each in (run, against) if each is not None}
+    if len(columns_of) > 1:  # bytes and instructions are counted by rank
+        few, many = sorted(columns_of)
+        raise InputError(
+            f"one run has the columns of {few} ranks and the other of {many}, which cannot be set "
+            "side by side: load both models without times_only"
+        )
     library = library_text()
     runs = [run] if against is None else [run, against]
     sides = tuple(RunSide(letter, each, per_step) for letter, each in zip("ab", runs, strict=False))

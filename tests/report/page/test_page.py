@@ -357,6 +357,15 @@ def test_what_is_compared_is_simulated_on_as_many_ranks(tmp_path: Path) -> None:
     assert "Nothing changes" in text
 
 
+def test_runs_with_columns_of_fewer_ranks_are_not_compared() -> None:
+    settings = {"values": False, "verify": False}
+    whole, part = (
+        loaded(SUM, ranks=128, times_only=part).run(**settings) for part in (False, True)
+    )
+    with pytest.raises(InputError, match="columns of 64 ranks and the other of 128"):
+        page_of(whole, part)
+
+
 def test_a_run_that_stalls_has_a_page_that_says_why(tmp_path: Path) -> None:
     model = loaded(MLP)
     run = model.run(values=False, faults="completion 0 of cc0.dma0 on rank 1 lost")
