@@ -342,7 +342,7 @@ class Model:
             run = self._computed(machine, given, options, started, watch=watch)
             return attrs.evolve(run, host_memory=memory)
         finally:
-            machine.release()
+            machine.memory.release()
 
     def _bound_inputs(
         self, given: "Given", seed: int | None, options: RunOptions
@@ -411,7 +411,7 @@ class Model:
         if key in self._memory:
             return self._memory[key]
         expected = self._expected_inputs(given)
-        machine.choose_layout(
+        machine.memory.choose_layout(
             [one.row_of for one in expected],
             [one.is_contiguous for one in expected],
             tape,
@@ -421,7 +421,7 @@ class Model:
         for _ in range(MOST_LAYOUTS if feed else 0):
             # what outputs feed may be equal on fewer ranks
             before = machine.layout
-            machine.choose_next_layout(feed)
+            machine.memory.choose_next_layout(feed)
             if machine.layout is before:
                 break
             bytes_of_steps.append(device_bytes(machine))
@@ -630,7 +630,7 @@ class Model:
             beside_us,
             outputs,
             interpreters=by,
-            spread=machine.output_arrays.whole,
+            spread=machine.memory.output_arrays.whole,
         )
         if is_timed and options.alternatives is not Alternatives.NONE and not has_counts:
             more = self._alternatives(

@@ -53,7 +53,7 @@ def test_a_trip_by_calls_has_the_bits_of_a_trip_by_rows(module, level, at_first)
     array = inputs_of(module)
     wanted = bits(model.run([array], checked=True, clock=False))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "AS_THEY_ARE", at_first)
+        patch.setattr(devices, "RUNS_BEFORE_CALLS", at_first)
         assert bits(model.run([array], clock=False)) == wanted
         assert bits(model.run([array], clock=False)) == wanted
 

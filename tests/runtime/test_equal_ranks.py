@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ncc_compiler
 import ncc_runtime
 from ncc_compiler.ir.text.printer import print_module
-from ncc_runtime.execution.values import devices, equal_ranks, normal_form
+from ncc_runtime.execution.values import device_memory, devices, equal_ranks, normal_form
 from ncc_runtime.execution.values.kernels import blockwise, folds, regions
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans
 from ncc_runtime.execution.values.tape_values import TapeValues
@@ -37,7 +37,7 @@ def sizes(draw: st.DrawFn) -> dict[tuple[object, str], int]:
         (equal_ranks, "SMALL_BYTES"): draw(st.sampled_from([0, 0, 200, 1 << 16])),
         (devices, "SMALL_BYTES"): draw(st.sampled_from([0, 1 << 16])),
         (devices, "SPLIT_WORK"): draw(st.sampled_from([1, 1 << 20])),
-        (devices, "BORROWED_BYTES"): draw(st.sampled_from([1, 1 << 16])),
+        (device_memory, "BORROWED_BYTES"): draw(st.sampled_from([1, 1 << 16])),
         (blockwise, "BLOCK_BYTES"): draw(st.sampled_from([64, 1 << 19])),
         (normal_form, "STACKED_BYTES"): draw(st.sampled_from([0, 1 << 14])),
         (normal_form, "BLOCK_BYTES"): draw(st.sampled_from([64, 1 << 18])),

@@ -1,9 +1,5 @@
 """The virtual devices: performs batches of ready instructions on the memory of all ranks.
 
-Inputs and outputs of a program that is played from a tape need not lie in that memory. An input
-that nothing writes is read where the caller has it, and an output is written into a new array that
-the caller gets: neither is copied.
-
 What is equal on several ranks is computed and stored once while a tape is played
 (`equal_ranks.py`). So a rank's bytes lie in some row of a buffer's array, which `RowLayout`
 says; an instruction is performed on views of rows, by those ranks that perform for others.
@@ -12,17 +8,17 @@ says; an instruction is performed on views of rows, by those ranks that perform 
 import collections
 import contextlib
 import functools
-import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from ncc_runtime.execution.scheduler import AtOnce, RowBatch
-from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
+from ncc_runtime.execution.tape import BlockTape, Tape, TapeRound
 from ncc_runtime.execution.values.checks import ByteOwners
-from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces, equal_ranks
+from ncc_runtime.execution.values.device_memory import DeviceMemory
+from ncc_runtime.execution.values.equal_ranks import RowPlaces
 from ncc_runtime.execution.values.exchanges import (
     PIECES_BYTES,
     MovedPieces,
@@ -41,11 +37,17 @@ from ncc_runtime.execution.values.kernels.bound import bound
 from ncc_runtime.execution.values.kernels.compute import compute
 from ncc_runtime.execution.values.kernels.indexing import SliceAtStarts, update_slice
 from ncc_runtime.execution.values.kernels.work import KernelCall
-from ncc_runtime.execution.values.memory import Arena
-from ncc_runtime.execution.values.nan_bits import results_of_any_nan
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
-from ncc_runtime.execution.values.output_arrays import OutputArrays
-from ncc_runtime.execution.values.tape_values import TapeValues, are_together
+from ncc_runtime.execution.values.row_layout import (
+    PreparedBlock,
+    PreparedInstruction,
+    PreparedNode,
+    PreparedRounds,
+    RowLayout,
+    even_runs,
+    rows_of,
+    view_of,
+)
 from ncc_runtime.execution.values.transfers import (
     InFlight,
     LengthRegisters,
@@ -56,11 +58,11 @@ from ncc_runtime.execution.values.transfers import (
 from ncc_runtime.lowering.executable import DmaQueue, EngineQueue, Executable
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.placeholder import Placeholder
-from ncc_runtime.neff.program import READ_ONLY, BufferKind, Program, TensorId
+from ncc_runtime.neff.program import Program, TensorId
 from ncc_runtime.neff.table import Instr
 from ncc_runtime.processes import ALONE, Processes
 from ncc_runtime.progress import phase
-from ncc_runtime.ranked_array import RankedArray, memory_of
+from ncc_runtime.ranked_array import RankedArray
 from ncc_runtime.threads import Threads
 
 if TYPE_CHECKING:
@@ -72,18 +74,9 @@ SPLIT_WORK = 1 << 20
 SMALL_BYTES = 64 * 1024
 """What is smaller, on all ranks together, is not worth the preparation of blocks."""
 
-BORROWED_BYTES = 64 * 1024
-"""Inputs and outputs of so many bytes on a rank are not copied; others are quicker copied."""
-
-AS_THEY_ARE = 1
-"""How often rounds are performed as they are before calls are made for them: most programs run
-once, and to make the calls takes longer than to perform them."""
-
-KEPT_LAYOUTS = 4
-"""Layouts that are kept: of inputs that are equal on the same ranks as before."""
-
-_NONE_MOVABLE = frozenset[int](), frozenset[int]()
-"""No inputs and no outputs, by tensor, lie elsewhere than in the arena."""
+RUNS_BEFORE_CALLS = 1
+"""How often rounds run before calls are made for them: most programs run once, and to make the
+calls takes longer than to perform the rounds."""
 
 PART_BYTES = 8 << 20
 """Bytes read and written by an instruction that is computed whole, for so many ranks at a time."""
@@ -126,74 +119,20 @@ class Devices:
         self._processes = processes
         self.shares = processes.shares(executable.ranks)
         self._is_alone = self.shares.count == 1
-        own, first = self.shares.end - self.shares.first, self.shares.first
-        self.arena = Arena(own, executable.hbm_bytes, first)
         self._threads = Threads(threads)
+        self._normal_forms = normal_forms or {}
+        self.memory = DeviceMemory(executable, self.shares, self._normal_forms, self._threads)
+        self.arena, self._views = self.memory.arena, self.memory.views
         self._checked = checked
         self._byte_owners: ByteOwners | None = None
         self._registers = LengthRegisters(executable, self.arena, self._of_all)
         self._has_registers = any(one.op.is_counted for one in executable.program.placeholders)
-        self._normal_forms = normal_forms or {}
-        self._labels: list[np.ndarray] = []  # by input, ranks with the same label have the same
-        self.layout = self._new_layout(None, frozenset(), frozenset())  # of what is performed now
-        self._layouts: dict[object, RowLayout] = {}
-        self._movable: dict[Tape, tuple[frozenset[int], frozenset[int]]] = {}
         self._plans: dict[object, BlockPlan | None] = {}  # by queue, row and results of any NaN
-        self._values: dict[Tape, TapeValues | None] = {}  # where ranks perform rows together
-        self._moved: set[int] = set()  # buffers that do not lie in the arena now
-        self.output_arrays = OutputArrays(self._threads)
-        self._constants_in: dict[int, np.ndarray] = {}  # by buffer, the rows that hold it
-        self._lent: dict[int, np.ndarray] = {}  # outputs in arrays of their own, by tensor
-        self._overwritten: dict[int, RankedArray] = {}  # by number, inputs as they were loaded
-        program = executable.program
         if any("lapack" in stage.program.opcodes() for stage in executable.stages):
             # Load scipy before BLAS is limited to one thread: libraries loaded later are not.
             import ncc_runtime.execution.values.kernels.linear_algebra  # noqa: F401
-        self._views = [
-            self.arena.tensor(tensor.dtype.numpy, tensor.shape, program.address(number))
-            for number, tensor in enumerate(program.tensors)
-        ]
-        self._in_arena = tuple(self._views)
-        self._tensors_in: dict[int, list[int]] = collections.defaultdict(list)
-        for number, tensor in enumerate(program.tensors):
-            self._tensors_in[tensor.buffer].append(number)
         control = {name for name, opcode in OPCODES.items() if opcode.shape is Shape.CONTROL}
         self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
-
-    def choose_layout(
-        self,
-        labels: Sequence[np.ndarray],
-        are_contiguous: Sequence[bool],
-        tape: Tape | None,
-        *,
-        keeps_state: bool,
-    ) -> None:
-        """Choose the layout of what is loaded next; `load` does it, too.
-
-        Of each input `labels` say which ranks have the same, and `are_contiguous` whether its rows
-        have no gaps, so that it may be read where it is.
-        """
-        self._labels = list(labels)
-        if tape is None:
-            self.layout = self._layout_of(None)
-            return
-        readable, lent = _NONE_MOVABLE if keeps_state else self._movable_tensors(tape)
-        borrowed = frozenset(
-            tensor
-            for (_, tensor), is_contiguous in zip(self._inputs, are_contiguous, strict=True)
-            if tensor in readable and is_contiguous
-        )
-        self.layout = self._layout_of(tape, borrowed, lent)
-
-    def choose_next_layout(self, feed: Sequence[tuple[int, int]]) -> None:
-        """Choose the layout of the step after this one; pairs of an output and an input, by number.
-
-        All else is given to it as it was.
-        """
-        for output, number in feed:
-            ranks, _ = self.results[output]
-            self._labels[number] = self.layout.equal.equal_outputs[output][ranks]
-        self.layout = self._layout_of(self.layout.tape)
 
     def __enter__(self) -> "Devices":
         self._stack = contextlib.ExitStack()
@@ -205,6 +144,11 @@ class Devices:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def layout(self) -> RowLayout:
+        """Of what is performed now."""
+        return self.memory.layout
+
     def load(
         self,
         inputs: Iterable[RankedArray],
@@ -214,58 +158,9 @@ class Devices:
         keeps_state: bool = False,
         labels: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Write parameters and constants; `tape` is what is played next.
-
-        Of several processes each has the inputs of its own ranks; `labels` say of all ranks which
-        have the same.
-
-        Those `unchanged`, by number, are the same in every step, whatever a run writes over them.
-        If a tape is played, and `release` called behind it, inputs may be read where they are, and
-        outputs be written where the caller gets them; not if the devices keep the state.
-        """
+        """Write parameters and constants before a run, as `DeviceMemory.load`."""
         self._renew()
-        self._overwritten = {}
-        given = collections.deque(inputs)
-        are_contiguous = [one.memory() is not None for one in given]
-        if labels is None:
-            labels = [one.row_of for one in given]
-        self.choose_layout(labels, are_contiguous, tape, keeps_state=keeps_state)
-        for tensor, rows in self.layout.lent.items():
-            kind = self.executable.program.tensors[TensorId(tensor)]
-            shape = rows, *kind.shape
-            array = self.output_arrays.array(("lent", tensor), shape, kind.dtype.numpy)
-            self._lent[tensor] = array
-            self._move(tensor, array)
-        on_inputs = self._on_inputs.values()
-        for number, (_, tensor) in enumerate(self._inputs):
-            one = given.popleft()  # and not held any longer than it takes to copy it
-            if tensor in self.layout.borrowed:
-                self._move(tensor, one.array)
-                continue
-            self._write_input(number, one)
-            if number in unchanged and tensor in on_inputs:
-                self._overwritten[number] = RankedArray(one.array.copy(), one.row_of)
-        self._load_constants(always=tape is None)
-
-    def _write_input(self, number: int, given: RankedArray) -> None:
-        """Into every row where a rank reads it."""
-        rows, source = self.layout.input_rows[number]
-        self._views[self._inputs[number][1]][rows] = _rows_of(given.array, source)
-
-    def _load_constants(self, *, always: bool) -> None:
-        """Into every row where a rank reads them; they stay while tapes are played."""
-        for stage in self.executable.stages:
-            for buffer, data in stage.program.constants.items():
-                equal = self.layout.equal
-                ranks = self.shares.own(stage.ranks)
-                rows = np.unique(equal.constants.get(buffer, equal.each)[ranks]) - self.arena.first
-                known = self._constants_in.get(buffer, rows[:0])
-                missing = rows if always else np.setdiff1d(rows, known)
-                if len(missing):
-                    address = stage.program.buffers[buffer].address
-                    memory = self.arena.bytes[:, address : address + len(data)]
-                    memory[_run_of(missing)] = np.frombuffer(data, np.uint8)
-                    self._constants_in[buffer] = np.union1d(known, missing)
+        self.memory.load(inputs, unchanged, tape, keeps_state=keeps_state, labels=labels)
 
     def load_again(
         self,
@@ -273,59 +168,18 @@ class Devices:
         inputs: Mapping[int, RankedArray],
         tape: Tape | None = None,
     ) -> None:
-        """After a run: write outputs into inputs, by pairs of numbers, and other inputs anew.
-
-        Inputs of `load` that stay the same are written again where an output lies in their memory.
-        All else is as it was, since nothing writes it while a program runs. Ranks of an output are
-        those of its input. `tape` is what is played next.
-        """
+        """Write outputs into inputs after a run, as `DeviceMemory.load_again`."""
         self._renew()
-        before, program = self.layout, self.executable.program
-        fed = {number: output for output, number in feed}
-        anew = {**self._overwritten, **inputs}
-        for number, output in fed.items():
-            ranks, _ = self.results[output]
-            self._labels[number] = before.equal.equal_outputs[output][ranks]
-        for number, one in anew.items():
-            self._labels[number] = one.row_of
-        self.layout = self._layout_of(tape)
-        moves = []
-        for number, (ranks, target) in enumerate(self._inputs):
-            if number in anew:
-                continue
-            source, places = target, before.equal.inputs[number]
-            if number in fed:
-                _, source = self.results[fed[number]]
-                places = before.equal.outputs[fed[number]]
-            ranks = self.shares.own(ranks)
-            rows, first = np.unique(self.layout.equal.inputs[number][ranks], return_index=True)
-            rows, found = rows - self.arena.first, places[ranks][first] - self.arena.first
-            if self._on_inputs.get(source, source) == target:  # some of it is where it is to be
-                rows, found = rows[rows != found], found[rows != found]
-            value = _rows_of(self._views[source], _view_of(found))
-            # an input that is passed on as an output lies where another pair may write
-            kind = program.buffers[program.tensors[TensorId(source)].buffer].kind
-            is_input = source in self._on_inputs or kind in READ_ONLY
-            moves.append((target, rows, value.copy() if is_input else value))
-        for target, rows, value in moves:
-            self._views[target][_run_of(rows)] = value
-        for number, one in anew.items():
-            self._write_input(number, one)
-        self._load_constants(always=False)
+        self.memory.load_again(feed, inputs, tape)
 
-    @functools.cached_property
-    def _on_inputs(self) -> dict[int, int]:
-        """By tensor of an output in the memory of a donated input: the tensor of that input."""
-        found = {}
-        for stage in self.executable.stages:
-            program = stage.program
-            donated = program.donated()
-            input_in = {program.tensors[tensor].buffer: tensor for tensor in program.inputs}
-            for tensor in program.outputs:
-                buffer = program.tensors[tensor].buffer
-                if buffer in donated:
-                    found[int(tensor)] = int(input_in[donated[buffer]])
-        return found
+    def outputs(self) -> list[RankedArray]:
+        """The results of the ranks that run each program, in memory that is the caller's."""
+        if self._byte_owners is not None:
+            for number, (ranks, tensor) in enumerate(self.memory.results):
+                view = self.executable.program.tensors[TensorId(tensor)]
+                own = self.shares.own(ranks)
+                self._byte_owners.read_tensor(view, own, f"output {number}")
+        return self.memory.outputs()
 
     def _renew(self) -> None:
         """What a run keeps beside the memory starts anew."""
@@ -334,34 +188,6 @@ class Devices:
         if self._checked:
             stride = self.arena.bytes.shape[1]
             self._byte_owners = ByteOwners(self.executable, stride, self.shares)
-
-    @functools.cached_property
-    def results(self) -> list[tuple[np.ndarray, int]]:
-        """Of each result its ranks and its tensor."""
-        stages = self.executable.stages
-        return [(stage.ranks, tensor) for stage in stages for tensor in stage.program.outputs]
-
-    @functools.cached_property
-    def _inputs(self) -> list[tuple[np.ndarray, int]]:
-        """Of each parameter its ranks and its tensor."""
-        stages = self.executable.stages
-        return [(stage.ranks, tensor) for stage in stages for tensor in stage.program.inputs]
-
-    def outputs(self) -> list[RankedArray]:
-        """The results of the ranks that run each program, in memory that is the caller's."""
-        if self._byte_owners is not None:
-            for number, (ranks, tensor) in enumerate(self.results):
-                view = self.executable.program.tensors[TensorId(tensor)]
-                own = self.shares.own(ranks)
-                self._byte_owners.read_tensor(view, own, f"output {number}")
-        given = dict(self._lent)  # each once: a caller may write into what it gets
-        results = []
-        for (rows, which), (_, tensor) in zip(self.layout.output_rows, self.results, strict=True):
-            array = given.pop(tensor, None)
-            if array is None:
-                array = self._views[tensor][rows].copy()
-            results.append(RankedArray(array, which))
-        return results
 
     def predicate(self, block: int, ranks: np.ndarray) -> np.ndarray:
         """The predicate of a block on some ranks, as it is now, (r,)."""
@@ -391,13 +217,13 @@ class Devices:
 
     def play(self, tape: Tape, decide: DecideBlock) -> Mapping[TapeRound, np.ndarray]:
         """Perform all rows of a tape; how often each rank performed each round, (ranks,) int64."""
-        by_all, by_some = collections.Counter[_PreparedRounds](), dict[TapeRound, np.ndarray]()
+        by_all, by_some = collections.Counter[PreparedRounds](), dict[TapeRound, np.ndarray]()
         layout = self.layout
         assert layout.tape is tape, "the tape for which inputs are loaded"
 
-        def perform(nodes: Sequence[_PreparedNode], ranks: np.ndarray | None) -> None:
+        def perform(nodes: Sequence[PreparedNode], ranks: np.ndarray | None) -> None:
             for node in nodes:
-                if isinstance(node, _PreparedBlock):
+                if isinstance(node, PreparedBlock):
                     perform_block(node, ranks)
                 elif ranks is None:
                     by_all[node] += 1
@@ -408,7 +234,7 @@ class Devices:
                         by_some.setdefault(one, nobody)[ranks] += 1
                         self.perform(self._part(one, ranks))
 
-        def perform_block(node: _PreparedBlock, ranks: np.ndarray | None) -> None:
+        def perform_block(node: PreparedBlock, ranks: np.ndarray | None) -> None:
             while True:
                 perform(node.before, ranks)
                 own = everybody if ranks is None else ranks
@@ -433,10 +259,10 @@ class Devices:
             counts[one] = counts[one] + count if one in counts else count
         return counts
 
-    def _perform_rounds(self, some: "_PreparedRounds") -> None:
-        """Perform rounds on all ranks: at first as they are, later by calls made for it."""
-        if some.calls is None and some.performed < AS_THEY_ARE:
-            some.performed += 1
+    def _perform_rounds(self, some: PreparedRounds) -> None:
+        """Perform rounds on all ranks: at first batch by batch, later by calls made for it."""
+        if some.calls is None and some.runs < RUNS_BEFORE_CALLS:
+            some.runs += 1
             for one in some.rounds:
                 self.perform(one.batches)
             return
@@ -494,7 +320,7 @@ class Devices:
         if any(isinstance(rows, np.ndarray) for _, rows in (*one.operands, *one.results)):
             return None
         operands, results = (
-            [_rows_of(self._views[tensor], rows) for tensor, rows in some]
+            [rows_of(self._views[tensor], rows) for tensor, rows in some]
             for some in (one.operands, one.results)
         )
         if one.updates is not None:
@@ -528,101 +354,6 @@ class Devices:
                 parts.append(attrs.evolve(batch, ranks=ranks, groups=groups))
         return parts
 
-    def _layout_of(
-        self, tape: Tape | None, borrowed: Set[int] = frozenset(), lent: Set[int] = frozenset()
-    ) -> "RowLayout":
-        """The layout for inputs with these labels; these inputs and outputs, by tensor, moved."""
-        key = tape, borrowed, lent, tuple(labels.tobytes() for labels in self._labels)
-        if key not in self._layouts:
-            if len(self._layouts) == KEPT_LAYOUTS:
-                del self._layouts[next(iter(self._layouts))]
-            self._layouts[key] = self._new_layout(tape, borrowed, lent)
-        return self._layouts[key]
-
-    def _new_layout(self, tape: Tape | None, borrowed: Set[int], lent: Set[int]) -> "RowLayout":
-        program = self.executable.program
-        equal = EqualRanks.nothing(program)
-        of_any_nan: Mapping[object, Set[int]] = {}
-        if tape is not None and (values := self._values_of(tape)) is not None:
-            equal = equal_ranks(values, self._labels, self.shares.process_of)
-            of_any_nan = results_of_any_nan(values)
-        buffer_of = [tensor.buffer for tensor in program.tensors]
-        moved: dict[int, np.ndarray] = {}
-        given_rows = [
-            self._given_rows(ranks, labels)
-            for (ranks, _), labels in zip(self._inputs, self._labels, strict=False)
-        ]
-        for (_, tensor), given in zip(self._inputs, given_rows, strict=False):
-            if tensor in borrowed:
-                moved[buffer_of[tensor]] = given
-        lent_rows = {}
-        for (_, tensor), places in zip(self.results, equal.outputs, strict=True):
-            used = equal.used[buffer_of[tensor]]
-            # one that holds more on its way, such as partial sums, is copied in the end
-            if tensor in lent and np.array_equal(used, np.unique(places)):
-                row: np.ndarray = np.full(len(places), -1)
-                used = self.shares.own(used)
-                row[used] = np.arange(len(used))
-                moved[buffer_of[tensor]] = row
-                lent_rows[tensor] = len(used)
-        first_rank = self.shares.first
-        layout = RowLayout(
-            equal, tape, borrowed, lent_rows, buffer_of, moved, of_any_nan, first_rank
-        )
-        if tape is not None:
-            layout.nodes.extend(_prepared_nodes(tape.nodes))
-        # of the ranks that read a row of an input, the first one's is written there
-        for (ranks, _), places, given in zip(self._inputs, equal.inputs, given_rows, strict=False):
-            is_own = self.shares.are_own(ranks)
-            rows, first = np.unique(places[ranks[is_own]], return_index=True)
-            layout.input_rows.append((_run_of(rows - first_rank), _view_of(given[is_own][first])))
-        for (ranks, tensor), places in zip(self.results, equal.outputs, strict=True):
-            own = layout.rows(tensor, places[self.shares.own(ranks)])
-            rows, which = np.unique(own, return_inverse=True)
-            layout.output_rows.append((_run_of(rows), which))
-        return layout
-
-    def _given_rows(self, ranks: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """In which row of what is given for an input each of its ranks has its own, (ranks,).
-
-        Of several processes each is given what its ranks have, in the order of the labels.
-        """
-        if self._is_alone:
-            return labels
-        is_own = self.shares.are_own(ranks)
-        rows: np.ndarray = np.full(len(labels), -1)
-        rows[is_own] = np.unique(labels[is_own], return_inverse=True)[1]
-        return rows
-
-    def _movable_tensors(self, tape: Tape) -> tuple[frozenset[int], frozenset[int]]:
-        """Inputs and outputs, by tensor, that need not lie in the arena while a tape is played."""
-        if tape in self._movable:
-            return self._movable[tape]
-        self._movable[tape] = _NONE_MOVABLE
-        if len(self.executable.stages) > 1:
-            return self._movable[tape]
-        program = self.executable.program
-        donated = program.donated()
-        excluded = {*donated, *donated.values()}
-        for number in tape.row_by_row:
-            placeholder = program.placeholders[number]
-            tensors = (*placeholder.operands, *placeholder.results)
-            excluded |= {program.tensors[tensor].buffer for tensor in tensors}
-
-        def some(tensors: Iterable[int], kind: BufferKind) -> frozenset[int]:
-            found = set()
-            for number in tensors:
-                tensor = program.tensors[TensorId(number)]
-                buffer = program.buffers[tensor.buffer]
-                is_whole = tensor.size_bytes == buffer.size_bytes >= BORROWED_BYTES
-                if buffer.kind is kind and is_whole and tensor.buffer not in excluded:
-                    found.add(int(number))
-            return frozenset(found)
-
-        inputs = some(program.inputs, BufferKind.INPUT)
-        self._movable[tape] = inputs, some(program.outputs, BufferKind.OUTPUT)
-        return self._movable[tape]
-
     def _touches(self, batch: RowBatch, buffers: Container[int]) -> bool:
         """Whether a collective reads or writes some buffers."""
         if batch.collective is None:
@@ -631,25 +362,6 @@ class Devices:
         placeholder = program.placeholders[batch.collective.placeholder]
         tensors = (*placeholder.operands, *placeholder.results)
         return any(program.tensors[TensorId(tensor)].buffer in buffers for tensor in tensors)
-
-    def _move(self, tensor: int, array: np.ndarray) -> None:
-        """Let the buffer of a tensor lie in an array, [rows, …]."""
-        program, memory = self.executable.program, memory_of(array)
-        assert memory is not None, "rows without gaps"
-        buffer = program.tensors[TensorId(tensor)].buffer
-        for number in self._tensors_in[buffer]:
-            one = program.tensors[TensorId(number)]
-            part = memory[:, one.offset : one.offset + one.size_bytes].view(one.dtype.numpy)
-            self._views[number] = part.reshape(len(array), *one.shape, copy=False)
-        self._moved.add(buffer)
-
-    def release(self) -> None:
-        """Let go of the arrays of others; all buffers lie in the arena again."""
-        for buffer in self._moved:
-            for number in self._tensors_in[buffer]:
-                self._views[number] = self._in_arena[number]
-        self._moved.clear()
-        self._lent.clear()
 
     def _perform(self, tasks: Sequence[HostTask]) -> None:
         """Tasks in any order, side by side if they are worth it."""
@@ -707,7 +419,7 @@ class Devices:
             for some in self._divided(ranks, work, moved)
         ]
 
-    def instructions_of(self, batch: RowBatch) -> "list[Sequence[PreparedInstruction]]":
+    def instructions_of(self, batch: RowBatch) -> list[Sequence[PreparedInstruction]]:
         """What each task of an instruction performs on its ranks, one after the other."""
         queue = self.executable.queues[batch.queue]
         assert isinstance(queue, EngineQueue), queue.name
@@ -921,23 +633,23 @@ class Devices:
             for tensor, _ in ones[0].results:
                 owners.write_tensor(tensors[TensorId(tensor)], ranks)
 
-    def _begin_compute(self, one: "PreparedInstruction", *, keeps: bool = False) -> Begun:
+    def _begin_compute(self, one: PreparedInstruction, *, keeps: bool = False) -> Begun:
         """Compute, and give what writes the results; `keeps`: what was read may change till then.
 
         So what is to be written is copied, where it may lie in the memory of the ranks.
         """
         if one.plan is not None and not keeps:
             return functools.partial(self._run_blocks, one)
-        operands = [_rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
+        operands = [rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
         is_checked = self._byte_owners is not None  # then all of a result is written, and noted
-        if one.updates is not None and not is_checked and self._moved.isdisjoint(one.updates):
+        if one.updates is not None and not is_checked and self.memory.moved.isdisjoint(one.updates):
             if keeps:
                 operands[1:] = [operand.copy() for operand in operands[1:]]
             return functools.partial(update_slice, *operands)
         out = None
         if one.is_apart and not keeps:
             tensor, rows = one.results[0]
-            out = _rows_of(self._views[tensor], rows)
+            out = rows_of(self._views[tensor], rows)
         results = compute(one.call, operands, out)
         if keeps:
             results = [np.array(result) for result in results]
@@ -950,14 +662,14 @@ class Devices:
             ]
         return functools.partial(self._write, one, results, out)
 
-    def _run_blocks(self, one: "PreparedInstruction", part: tuple[int, int] = (0, 1)) -> None:
+    def _run_blocks(self, one: PreparedInstruction, part: tuple[int, int] = (0, 1)) -> None:
         """Compute block by block, into the memory of the results where that is possible.
 
         `part` (k, n) is the k-th of n parts, which may be computed side by side.
         """
         assert one.plan is not None, "an instruction with a plan"
-        operands = [_rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
-        places = [_rows_of(self._views[tensor], rows) for tensor, rows in one.results]
+        operands = [rows_of(self._views[tensor], rows) for tensor, rows in one.operands]
+        places = [rows_of(self._views[tensor], rows) for tensor, rows in one.results]
         if one.overlaps:
             results = [np.empty_like(place, order="C") for place in places]
             one.plan.run(one.call.ranks, operands, results)
@@ -965,13 +677,6 @@ class Devices:
                 place[...] = result
         else:
             one.plan.run(one.call.ranks, operands, places, part)
-
-    def _values_of(self, tape: Tape) -> TapeValues | None:
-        """The values of a tape, if all ranks perform its rows together."""
-        if tape not in self._values:
-            values = TapeValues(tape, self._normal_forms) if are_together(tape) else None
-            self._values[tape] = values
-        return self._values[tape]
 
     def _plan_of(self, number: int, row: int, call: KernelCall) -> BlockPlan | None:
         """How an instruction is computed block by block; None if it is small or of another kind."""
@@ -1009,7 +714,7 @@ class Devices:
 
     def _instructions(
         self, number: int, row: int, ranks: np.ndarray
-    ) -> "Sequence[PreparedInstruction]":
+    ) -> Sequence[PreparedInstruction]:
         """A row of a queue on some ranks, in parts of which every operand and result is a view."""
         layout = self.layout
         key = number, row, ranks.tobytes()
@@ -1023,11 +728,11 @@ class Devices:
         # ranks that are performed literally may be any: then operands are copied
         is_any = layout.tape is None and len(ranks) <= ranks[-1] - ranks[0]
         found = []
-        for part in [slice(None)] if is_any else _even_runs([*read, *written]):
+        for part in [slice(None)] if is_any else even_runs([*read, *written]):
             some = ranks[part]
             operands, results = (
                 tuple(
-                    (tensor, rows if is_any else _view_of(rows[part]))
+                    (tensor, rows if is_any else view_of(rows[part]))
                     for tensor, rows in zip(tensors, columns, strict=True)
                 )
                 for tensors, columns in ((instr.operands, read), (instr.results, written))
@@ -1068,149 +773,11 @@ class Devices:
         return found
 
     def _write(
-        self, one: "PreparedInstruction", results: Sequence[np.ndarray], out: np.ndarray | None
+        self, one: PreparedInstruction, results: Sequence[np.ndarray], out: np.ndarray | None
     ) -> None:
         for (tensor, rows), array in zip(one.results, results, strict=True):
             if array is not out:  # else it lies there
                 self._views[tensor][rows] = array
-
-
-Rows = slice | np.ndarray | tuple[int, int]
-"""Rows of an array: evenly spaced ones, any, or one row as often as there are ranks."""
-
-
-@attrs.frozen(eq=False)
-class PreparedInstruction:
-    """An instruction of an engine on some ranks."""
-
-    call: KernelCall
-    operands: tuple[tuple[int, Rows], ...]  # tensors, and the rows of these ranks
-    results: tuple[tuple[int, Rows], ...]
-    updates: tuple[int, ...] | None  # buffers of what a slice is written into where it lies
-    plan: BlockPlan | None  # of what is computed block by block
-    overlaps: bool  # results lie where operands may still be read
-    is_apart: bool  # the only result may be written while operands are read
-    copied: tuple[tuple[int, np.ndarray, np.ndarray], ...]
-    """Results that other ranks have in rows of their own, these rows, and those with the same."""
-
-    def may_be_divided(self, parts: int) -> bool:
-        """Whether its blocks may be divided among threads."""
-        is_whole = self.overlaps or self.copied
-        return self.plan is not None and not is_whole and self.plan.blocks >= parts
-
-
-@attrs.define(eq=False)
-class _PreparedRounds:
-    """Rounds that follow one another."""
-
-    rounds: tuple[TapeRound, ...]
-    performed: int = 0  # how often, as they are
-    calls: list[Callable[[], object]] | None = None
-
-
-@attrs.frozen(eq=False)
-class _PreparedBlock:
-    """A block, of rounds that are prepared."""
-
-    block: BlockTape
-    before: "Sequence[_PreparedNode]"
-    body: "Sequence[_PreparedNode]"
-
-
-_PreparedNode = _PreparedRounds | _PreparedBlock
-
-
-def _prepared_nodes(nodes: Nodes) -> list[_PreparedNode]:
-    prepared: list[_PreparedNode] = []
-    for is_block, some in itertools.groupby(nodes, lambda node: isinstance(node, BlockTape)):
-        if is_block:
-            blocks = (node for node in some if isinstance(node, BlockTape))
-            prepared += [
-                _PreparedBlock(node, _prepared_nodes(node.before), _prepared_nodes(node.body))
-                for node in blocks
-            ]
-        else:
-            rounds = tuple(node for node in some if isinstance(node, TapeRound))
-            prepared.append(_PreparedRounds(rounds))
-    return prepared
-
-
-@attrs.define(eq=False)
-class RowLayout:
-    """What a tape performs, and in which rows of arrays the bytes of each rank lie."""
-
-    equal: EqualRanks
-    tape: Tape | None  # None: rows are performed as they come
-    borrowed: Set[int]  # inputs, by tensor, that are read where the caller has them
-    lent: Mapping[int, int]  # outputs, by tensor, that get an array of their own, and its rows
-    buffer_of: Sequence[int]  # by tensor
-    moved: Mapping[int, np.ndarray]
-    """By buffer in an array of its own, (ranks,): the row of that in place of a rank's memory."""
-    of_any_nan: Mapping[object, Set[int]]
-    """By queue and row, the results, by position, whose NaNs may be any."""
-    first: int  # rank, whose memory is row 0
-    input_rows: list[tuple[Rows, Rows]] = attrs.field(factory=list)
-    """The rows in which each input lies, and those of what is given that are written there."""
-    output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
-    """The rows in which each output lies, and for each rank which of them it has."""
-    nodes: "list[_PreparedNode]" = attrs.field(factory=list)
-    instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
-    evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
-    forms: dict[object, NormalForm] = attrs.field(factory=dict)
-    """Of collectives whose ranks lie in several processes; their rows are ranks."""
-
-    def rows(self, tensor: int, places: Places) -> np.ndarray:
-        """The rows of a tensor's array for these places."""
-        row = self.moved.get(self.buffer_of[tensor]) if self.moved else None
-        if row is not None:
-            return row[places]
-        return places - self.first if self.first else places
-
-    def of_row(self, key: object, row: Instr | Placeholder) -> RowPlaces:
-        """Who performs a row, and the rows of arrays that each rank reads and writes."""
-        places = self.equal.of_row(key, len(row.operands), len(row.results))
-        if not self.moved and not self.first:
-            return places
-        read = (self.rows(*pair) for pair in zip(row.operands, places.read, strict=True))
-        written = (self.rows(*pair) for pair in zip(row.results, places.written, strict=True))
-        return RowPlaces(places.performed, tuple(read), tuple(written))
-
-
-def _run_of(rows: np.ndarray) -> slice | np.ndarray:
-    """Rows as a slice where they are evenly spaced, so that they make a view."""
-    first = int(rows[0]) if len(rows) else 0
-    if len(rows) <= 1:
-        return slice(first, first + len(rows))
-    step = int(rows[1]) - first
-    if step <= 0 or (np.diff(rows) != step).any():
-        return rows
-    return slice(first, int(rows[-1]) + 1, step)
-
-
-def _view_of(rows: np.ndarray) -> Rows:
-    """The same, or one row for all."""
-    is_one = len(rows) > 1 and (rows == rows[0]).all()
-    return (int(rows[0]), len(rows)) if is_one else _run_of(rows)
-
-
-def _even_runs(columns: Sequence[np.ndarray]) -> Iterator[slice]:
-    """Cuts columns of one length so that each is evenly spaced, or constant, in every part."""
-    steps = np.diff(np.stack(columns), axis=1)
-    begin, count = 0, steps.shape[1] + 1
-    while begin < count:
-        own = steps[:, begin:]
-        is_other = (own != own[:, :1]).any(axis=0) | (own < 0).any(axis=0)
-        end = begin + 1 + (int(is_other.argmax()) if is_other.any() else own.shape[1])
-        yield slice(begin, end)
-        begin = end
-
-
-def _rows_of(array: np.ndarray, rows: Rows) -> np.ndarray:
-    if isinstance(rows, tuple):
-        row, count = rows
-        # a view, also of scalars
-        return np.broadcast_to(array[row : row + 1], (count, *array.shape[1:]))
-    return array[rows]
 
 
 @functools.cache

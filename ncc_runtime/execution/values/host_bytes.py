@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from ncc_runtime.execution.scheduler import RowBatch
-from ncc_runtime.execution.values.devices import Devices, PreparedInstruction
+from ncc_runtime.execution.values.devices import Devices
 from ncc_runtime.execution.values.kernels.scratch import (
     Held,
     HostBytes,
@@ -20,6 +20,7 @@ from ncc_runtime.execution.values.kernels.scratch import (
     step_scratch,
 )
 from ncc_runtime.execution.values.memory import touched_bytes
+from ncc_runtime.execution.values.row_layout import PreparedInstruction
 from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.neff.isa import FUSION, OPCODES, Shape
 from ncc_runtime.neff.program import TensorId, Typed
@@ -50,7 +51,9 @@ def device_bytes(devices: Devices) -> DeviceBytes:
     layout, tensors = devices.layout, devices.executable.program.tensors
     outputs = sum(
         tensors[TensorId(tensor)].size_bytes * len(np.unique(places[devices.shares.own(ranks)]))
-        for places, (ranks, tensor) in zip(layout.equal.outputs, devices.results, strict=True)
+        for places, (ranks, tensor) in zip(
+            layout.equal.outputs, devices.memory.results, strict=True
+        )
     )
     return DeviceBytes(_memory_bytes(devices), outputs, _scratch_bytes(devices))
 
