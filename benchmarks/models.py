@@ -47,7 +47,7 @@ from ncc_runtime.calibration.residuals import calibrated
 from ncc_runtime.execution.trace import Trace, works
 from ncc_runtime.lowering.executable import EngineQueue
 from ncc_runtime.report.overlap import overlap
-from ncc_runtime.report.plot_file import picture
+from ncc_runtime.report.plot_file import figure_axis, picture
 from ncc_runtime.report.row_texts import program_of
 
 ROOT = Path(__file__).parents[1]
@@ -525,8 +525,10 @@ def write_plot(
             measured = [point[0] for point in of_kind]
             times.scatter(measured, [point[1] for point in of_kind], s=14, label=kind)
             ratios.scatter(measured, [point[1] / point[0] for point in of_kind], s=14)
-        times.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
-        ratios.set(xscale="log", xlabel="measured, ms", ylabel="predicted / measured")
+        figure_axis(times, "predicted, ms")
+        for axes in (times, ratios):
+            figure_axis(axes, "measured, ms", "x")
+        ratios.set_ylabel("predicted / measured")
         times.legend(loc="upper left", fontsize=8)
 
     path.write_bytes(picture(path.name, "Predicted and published times; band: 15 %", draw))

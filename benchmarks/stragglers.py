@@ -93,7 +93,7 @@ def main() -> None:
     print(f"{arguments.runs} runs each, times in us; s: seconds of one core for all runs")
     print("\n".join(text_table(headings, rows, words=(0,))))
     if arguments.plot:
-        from ncc_runtime.report.plot_file import picture
+        from ncc_runtime.report.plot_file import count_axis, picture
 
         def draw(figure: Any) -> None:
             axes = figure.subplots()
@@ -101,8 +101,7 @@ def main() -> None:
                 closed = axes.plot(RANKS, [point[2] for point in points], label=name)[0]
                 slowest, errors = [point[0] for point in points], [2 * point[1] for point in points]
                 axes.errorbar(RANKS, slowest, errors, fmt=".", color=closed.get_color())
-            axes.set_xscale("log", base=2)
-            axes.set_xlabel("ranks")
+            count_axis(axes, RANKS, "ranks")
             axes.set_ylabel("slowest rank later by (us)")
             axes.legend(title="factor")
             axes.grid(visible=True, alpha=0.3)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ncc_runtime.jobs.goodput import FailureModel, GoodputRow, whole_steps
-from ncc_runtime.report.plot_file import picture
+from ncc_runtime.report.plot_file import figure_axis, picture
 from ncc_runtime.report.text_table import text_table
 
 
@@ -120,8 +120,7 @@ def plotted(
         for name, style, interval_s in (*styles, ("Daly", ":", model.daly_s)):
             if interval_s > 0:  # checkpoints that cost nothing have no best interval
                 axes.axvline(interval_s, linestyle=style, color="grey", label=name)
-        axes.set_xscale("log")
-        axes.set_xlabel("time between checkpoints (s)")
+        figure_axis(axes, "time between checkpoints (s)", "x")
         axes.set_ylabel("goodput (%)")
         axes.grid(visible=True, which="major", alpha=0.3)
         axes.legend()

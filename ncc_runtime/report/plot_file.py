@@ -15,7 +15,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 MARKERS = "osD^vPX"
 
 MOST_TICKS = 8
-"""Of an axis of sizes, whose labels would touch each other otherwise."""
+"""Of an axis, whose labels would touch each other otherwise."""
 
 DOTS_PER_INCH = 144
 """Of a PNG, so that its letters stay sharp on today's screens."""
@@ -36,10 +36,13 @@ def picture(
     """What `draw` puts on a matplotlib figure, SVG or PNG by the file's name."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     # ids of an SVG are random without a salt, and letters as paths depend on no viewer's fonts
     settings: dict[str, Any] = {"svg.hashsalt": "nccrt", "svg.fonttype": "path"}
-    settings["text.parse_math"] = False  # names are users', and none of them is a formula
+    # names are users', and none of them is a formula; so each logarithmic axis needs one of the
+    # functions below, matplotlib's own ticks of it are formulas
+    settings["text.parse_math"] = False
     with (
         matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings}),
         warnings.catch_warnings(),
@@ -58,6 +61,8 @@ def picture(
             dpi="figure" if is_svg else DOTS_PER_INCH,
             metadata={"Date": None} if is_svg else {},
         )
+        texts = (text.get_text() for text in figure.findobj(Text))
+        assert not any("\\mathdefault" in text for text in texts), "an axis without own ticks"
     return out.getvalue()
 
 
@@ -81,6 +86,16 @@ def size_axis(axes: Any, sizes: Iterable[int], label: str = "size") -> None:
     axes.tick_params(axis="x", labelsize=8)
     axes.set_xlabel(label)
     axes.grid(visible=True, which="major", alpha=0.3)
+
+
+def count_axis(axes: Any, counts: Iterable[int], label: str) -> None:
+    """A logarithmic axis of whole numbers from left to right, ticks at those that there are."""
+    found = sorted(set(counts))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(found[:: -(-len(found) // MOST_TICKS)])
+    axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
+    axes.minorticks_off()
+    axes.set_xlabel(label)
 
 
 def figure_axis(axes: Any, label: str, which: str = "y") -> None:

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ncc_runtime.errors import InputError
-from ncc_runtime.report.plot_file import COLOURS, figure_axis, line_style, picture, size_axis
+from ncc_runtime.report.plot_file import (
+    COLOURS,
+    count_axis,
+    figure_axis,
+    line_style,
+    picture,
+    size_axis,
+)
 from ncc_runtime.sweep.report import NUMBER_KEYS, SweepReport, SweepRow, front, varying
 
 MOST_LINES = 10
@@ -161,12 +168,8 @@ def _over_instances(axes: Any, rows: Sequence[SweepRow]) -> None:
             label=own[0].group_label,
             **{**style, "markersize": 7},
         )
-    axes.set_xscale("log", base=2)
-    ticks = sorted({row.result.instances for row in rows if row.result.instances})
-    axes.set_xticks(ticks if len(ticks) <= 8 else ticks[:: -(-len(ticks) // 8)])
-    axes.xaxis.set_major_formatter(lambda count, _: f"{count:g}")
-    axes.minorticks_off()
-    axes.set_xlabel("instances")
+    instances = (row.result.instances for row in rows if row.result.instances)
+    count_axis(axes, instances, "instances")
     figure_axis(axes, _time_label(rows))
     some = f" ({len(shown)} of {len(groups)})" if len(shown) < len(groups) else ""
     axes.legend(fontsize=8, title=f"front of time and instances{some}", title_fontsize=8)
