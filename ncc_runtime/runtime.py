@@ -24,13 +24,11 @@ from ncc_runtime.execution.clock.clock import Clock, collective_ps, simulate
 from ncc_runtime.execution.control_flow import (
     Decisions,
     Inputs,
-    RecordedDecisions,
-    ValueDecisions,
     decisions_without_values,
 )
-from ncc_runtime.execution.tape import LITERAL, NORMAL_FORM, BlockTape, Tape, tape_of
-from ncc_runtime.execution.trace import Trace, Traffic, TrafficCounter, traffic_of
-from ncc_runtime.execution.variable_sizes import SizeRecord, assumed, check_counts
+from ncc_runtime.execution.tape import Tape, tape_of
+from ncc_runtime.execution.trace import Trace, Traffic, traffic_of
+from ncc_runtime.execution.variable_sizes import assumed, check_counts
 from ncc_runtime.group_rules.judge import verdicts
 from ncc_runtime.group_rules.limits import LimitUse, limit_verdicts
 from ncc_runtime.group_rules.verdict import Verdict, refuse, warnings
@@ -53,7 +51,6 @@ from ncc_runtime.topology.graph import Topology
 
 if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans need them
     from ncc_runtime.call_signature import CallSignature
-    from ncc_runtime.execution.scheduler import RowBatch
     from ncc_runtime.execution.values.devices import Devices
     from ncc_runtime.faults.outcome import Laboratory
     from ncc_runtime.inputs import Draw, ExpectedInput, Given
@@ -62,15 +59,13 @@ if TYPE_CHECKING:  # slow to import; only runs, proofs, values and users' plans 
     from ncc_runtime.ranked_array import RankedArray
     from ncc_runtime.report.explain import Explanation
     from ncc_runtime.report.listing import Listing
+    from ncc_runtime.value_run import ValueRun, Watch
     from ncc_runtime.verify.proof import Proof
     from ncc_runtime.verify.prove import Evidence
 
 
 MOST_LAYOUTS = 4
 """Of the memory of steps that feed one another: then they repeat themselves."""
-
-Watch = Callable[["Devices", "Sequence[RowBatch]"], None]
-"""Sees rows that are ready just before the devices perform them."""
 
 
 class Compiled(Protocol):
@@ -338,7 +333,7 @@ class Model:
             labels = None
             if self.processes.count > 1:  # this one has the inputs of its ranks only
                 labels = [one.row_of for one in self._expected_inputs(given)]
-            machine.load(arrays, tape=tape, labels=labels)
+            machine.memory.load(arrays, tape=tape, labels=labels)
             run = self._computed(machine, given, options, started, watch=watch)
             return attrs.evolve(run, host_memory=memory)
         finally:
@@ -516,11 +511,11 @@ class Model:
             kept = self._machines, self._memory
             self._machines, self._memory = {}, {}
             try:
-                machine.load(arrays, unchanged, tape, keeps_state=True)
+                machine.memory.load(arrays, unchanged, tape, keeps_state=True)
                 for step in range(first, first + steps):
                     if step > first:
                         started = time.perf_counter()
-                        machine.load_again(between.feed, between.of_step(step), tape)
+                        machine.memory.load_again(between.feed, between.of_step(step), tape)
                     is_shown = outputs_at is None or step in outputs_at
                     run = self._computed(machine, given, options, started, known, is_shown)
                     yield attrs.evolve(run, host_memory=memory)
@@ -604,7 +599,8 @@ class Model:
         `known` keeps the last run: one that decides and moves the same takes the same time.
         """
         with self._explained(given):
-            recorded, traffic, sizes, by = self._perform(machine, options, watch)
+            values = self._perform(machine, options, watch)
+        recorded, sizes = values.decisions, values.sizes
         outputs = machine.outputs() if has_outputs else []
         key = (recorded.fingerprint(), sizes.fingerprint()) if known is not None else None
         if known and key in known:
@@ -625,11 +621,11 @@ class Model:
         run = self._run_of(
             options,
             trace,
-            traffic,
+            values.traffic,
             started,
             beside_us,
             outputs,
-            interpreters=by,
+            interpreters=values.interpreters,
             spread=machine.memory.output_arrays.whole,
         )
         if is_timed and options.alternatives is not Alternatives.NONE and not has_counts:
@@ -850,74 +846,19 @@ class Model:
             self._tapes[options.verify] = tape_of(self.executable, at_once, sent)
         return self._tapes[options.verify]
 
-    def _play(
-        self, machine: "Devices", tape: Tape
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
-        """The same from a tape."""
-        decisions = ValueDecisions(self.executable, machine)
-        recorded = RecordedDecisions(self.executable.ranks, decisions)
-        traffic, by = tape.traffic, tape.interpreters
-
-        def decide(block: BlockTape, ranks: np.ndarray) -> np.ndarray:
-            enters = decisions.of_block(block, ranks)
-            recorded.record(block.places, ranks, enters)
-            return enters
-
-        with machine:
-            played = machine.play(tape, decide)
-        if tape.has_blocks:
-            counter = TrafficCounter(self.executable)
-            for one, times in played.items():
-                tape.count(counter, one.batches, times)
-            traffic = counter.traffic()
-            batches = [batch for one in played for batch in one.batches]
-            done = {one.collective.placeholder for one in batches if one.collective is not None}
-            by = {number: how for number, how in by.items() if number in done}
-        return recorded, traffic, SizeRecord(self.executable), by
-
     def _perform(
         self, machine: "Devices", options: RunOptions, watch: "Watch | None"
-    ) -> tuple[RecordedDecisions, tuple[Traffic, ...], SizeRecord, Mapping[int, str]]:
-        """Compute what the devices would hold: decisions taken, traffic, its sizes, and how."""
-
-        from ncc_runtime.execution.scheduler import Scheduler
+    ) -> "ValueRun":
+        """Compute what the devices would hold."""
+        from ncc_runtime.value_run import perform_rows, play_tape
 
         tape = self._tape(options) if watch is None else None
         if tape is not None:
-            return self._play(machine, tape)
-        queues, counter = self.executable.queues, TrafficCounter(self.executable)
-        sizes, by = SizeRecord(self.executable), dict[int, str]()
-
-        def perform(batches: "Sequence[RowBatch]") -> None:
-            if watch is not None:
-                watch(machine, batches)
-            machine.perform(batches)
-            for batch in batches:
-                queue = queues[batch.queue]
-                if batch.collective is not None:
-                    number = batch.collective.placeholder
-                    by.setdefault(number, NORMAL_FORM)
-                    counter.add_performed(pure[number].traffic, number, batch.ranks)
-                elif isinstance(queue, DmaQueue):
-                    moved, row = machine.resolved(batch)
-                    by[int(queue.placeholder[batch.row])] = LITERAL
-                    counter.add(moved, row, batch.ranks)
-                    if moved is not queue:
-                        sizes.add(
-                            batch.queue, batch.row, batch.ranks, moved.size_bytes[row, batch.ranks]
-                        )
-
+            return play_tape(self.executable, machine, tape)
         # of programs that are not proved, and for who wants to see rows, rows are performed
         is_literal = watch is not None or options.checked or options.shuffle_seed is not None
         pure = {} if is_literal or not options.verify else self._pure
-        at_once = [one.at_once for one in pure.values()]
-        shuffle = options.shuffle_seed
-        generator = None if shuffle is None else np.random.default_rng(shuffle)
-        decisions = ValueDecisions(self.executable, machine)
-        recorded = RecordedDecisions(self.executable.ranks, decisions)
-        with machine:
-            Scheduler(self.executable, recorded, at_once=at_once).run(perform, generator)
-        return recorded, counter.traffic(), sizes, by
+        return perform_rows(self.executable, machine, pure, options.shuffle_seed, watch)
 
 
 Neff = Compiled | Program | bytes | str | os.PathLike[str]

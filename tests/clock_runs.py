@@ -56,7 +56,7 @@ def planned(executable: Executable, trip_counts: Mapping[str, int] | None = None
 def recorded(executable: Executable, inputs: Sequence[np.ndarray]) -> Decisions:
     """What the values decide."""
     machine = Devices(executable)
-    machine.load(bound_inputs(executable.program, dict(enumerate(inputs)), None))
+    machine.memory.load(bound_inputs(executable.program, dict(enumerate(inputs)), None))
     decisions = RecordedDecisions(executable.ranks, ValueDecisions(executable, machine))
     with machine:
         Scheduler(executable, decisions).run(machine.perform)

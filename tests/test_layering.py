@@ -245,6 +245,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.lowering.executable",
         "ncc_runtime.verify",
     },
+    "ncc_runtime.value_run": {
+        "ncc_runtime.execution",
+        "ncc_runtime.lowering.executable",
+        "ncc_runtime.pure_collectives",
+    },
     "ncc_runtime.plans_proved": {
         ERRORS,
         "ncc_runtime.bits",

@@ -441,7 +441,7 @@ def _perform_slices(
     reduced = _with_memory_of(executable, frozenset(written), numbers)
     inputs.check_bytes(executable.ranks * reduced.hbm_bytes)
     machine = Devices(reduced)
-    machine.load(inputs.load(number) for number in numbers)
+    machine.memory.load(inputs.load(number) for number in numbers)
 
     def perform(batches: Sequence[RowBatch]) -> None:
         in_slices = [batch for batch in batches if (batch.queue, batch.row) in rows]

@@ -217,7 +217,7 @@ class Laboratory:
         if self._devices is None:
             self._devices = Devices(self.executable, self._threads)
         self._devices.arena.bytes[:] = 0  # memory that is read before it is written reads the same
-        self._devices.load(self._arrays)
+        self._devices.memory.load(self._arrays)
         return self._devices
 
 

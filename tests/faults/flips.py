@@ -17,7 +17,7 @@ def flipped_in_any_order(
 ) -> list[np.ndarray]:
     """The outputs where whole rows are performed as soon as they may start, and one is flipped."""
     devices = Devices(executable)
-    devices.load(inputs)
+    devices.memory.load(inputs)
     seen = 0
 
     def perform(batches: Sequence[RowBatch]) -> None:

@@ -135,6 +135,12 @@ class Devices:
         self._computes = any(stage.program.opcodes() - control for stage in executable.stages)
 
     def __enter__(self) -> "Devices":
+        """A run begins, whose inputs are loaded (`DeviceMemory.load`)."""
+        if self._has_registers:
+            self._registers = LengthRegisters(self.executable, self.arena, self._of_all)
+        if self._checked:
+            stride = self.arena.bytes.shape[1]
+            self._byte_owners = ByteOwners(self.executable, stride, self.shares)
         self._stack = contextlib.ExitStack()
         if self._computes:
             # BLAS on one thread: its own threads would change the order of sums with the machine
@@ -149,29 +155,6 @@ class Devices:
         """Of what is performed now."""
         return self.memory.layout
 
-    def load(
-        self,
-        inputs: Iterable[RankedArray],
-        unchanged: Container[int] = (),
-        tape: Tape | None = None,
-        *,
-        keeps_state: bool = False,
-        labels: Sequence[np.ndarray] | None = None,
-    ) -> None:
-        """Write parameters and constants before a run, as `DeviceMemory.load`."""
-        self._renew()
-        self.memory.load(inputs, unchanged, tape, keeps_state=keeps_state, labels=labels)
-
-    def load_again(
-        self,
-        feed: Sequence[tuple[int, int]],
-        inputs: Mapping[int, RankedArray],
-        tape: Tape | None = None,
-    ) -> None:
-        """Write outputs into inputs after a run, as `DeviceMemory.load_again`."""
-        self._renew()
-        self.memory.load_again(feed, inputs, tape)
-
     def outputs(self) -> list[RankedArray]:
         """The results of the ranks that run each program, in memory that is the caller's."""
         if self._byte_owners is not None:
@@ -180,14 +163,6 @@ class Devices:
                 own = self.shares.own(ranks)
                 self._byte_owners.read_tensor(view, own, f"output {number}")
         return self.memory.outputs()
-
-    def _renew(self) -> None:
-        """What a run keeps beside the memory starts anew."""
-        if self._has_registers:
-            self._registers = LengthRegisters(self.executable, self.arena, self._of_all)
-        if self._checked:
-            stride = self.arena.bytes.shape[1]
-            self._byte_owners = ByteOwners(self.executable, stride, self.shares)
 
     def predicate(self, block: int, ranks: np.ndarray) -> np.ndarray:
         """The predicate of a block on some ranks, as it is now, (r,)."""
