@@ -72,17 +72,17 @@ def child(neff: str, folder: str, limit: int) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     from ncc_runtime import processes
     from ncc_runtime.cli import main
-    from ncc_runtime.execution.values.devices import Devices
+    from ncc_runtime.execution.values.device_memory import DeviceMemory
 
     base = addresses = 0
-    load = Devices.load
+    load = DeviceMemory.load
 
-    def noting(self: Devices, *arguments: object, **settings: object) -> None:
+    def noting(self: DeviceMemory, *arguments: object, **settings: object) -> None:
         nonlocal base, addresses
         base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         load(self, *arguments, **settings)  # type: ignore[arg-type]
 
-    Devices.load = noting  # type: ignore[method-assign]
+    DeviceMemory.load = noting  # type: ignore[method-assign]
     place = ["--topology", "trn2", "--seed", "0", "--threads", "1", "--no-clock", "-q", "--json"]
     code = main(["run", neff, *place, "--outputs", f"{folder}/"])
     if code:
