@@ -101,7 +101,7 @@ class Laboratory:
         memory_bytes: int | None = None,
         threads: int = 1,
     ) -> None:
-        """`inputs` gives what `DeviceMemory.load` takes; `is_proved`: all proofs of the program hold.
+        """`inputs` gives what `DeviceMemory.load` takes; `is_proved`: all proofs of it hold.
 
         A clock is given where control flow is decided otherwise than by these inputs. Runs side by
         side may take `memory_bytes` of this host; None: 80 % of what is free.
