@@ -78,13 +78,9 @@ def line_style(number: int) -> dict[str, Any]:
 
 def size_axis(axes: Any, sizes: Iterable[int], label: str = "size") -> None:
     """A logarithmic axis of bytes from left to right, with ticks at sizes that there are."""
-    found = sorted(set(sizes))
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(found[:: -(-len(found) // MOST_TICKS)])
+    count_axis(axes, sizes, label)
     axes.xaxis.set_major_formatter(lambda size, _: size_label(size))
-    axes.minorticks_off()
     axes.tick_params(axis="x", labelsize=8)
-    axes.set_xlabel(label)
     axes.grid(visible=True, which="major", alpha=0.3)
 
 

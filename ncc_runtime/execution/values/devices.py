@@ -100,7 +100,7 @@ Begun = Callable[[], object]
 
 
 class Devices:
-    """Memory of all ranks and what instructions do to it; reusable over runs."""
+    """What instructions do to the memory of all ranks (`DeviceMemory`); reusable over runs."""
 
     def __init__(
         self,
