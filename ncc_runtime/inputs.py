@@ -225,15 +225,14 @@ def bound_inputs(
     """
     if seed is None:
         check_complete(program, given)
-    for number, array in given.items():
-        check_type(program, number, array)
+    accepted = {number: check_type(program, number, array) for number, array in given.items()}
     team = Threads(threads)
 
     def arrays() -> Iterator[RankedArray]:
         drawn = drawn_words(program, given, seed, draw)
         for number in range(len(program.inputs)):
             if number in given:
-                yield checked_input(program, number, given[number])
+                yield _as_parameter(program, number, given[number], accepted[number])
                 continue
             assert seed is not None, "without a seed no input is missing"
             array = seeded(program, number, seed, (number,), team)
@@ -390,8 +389,11 @@ def _fits(program: Program, number: int, array: Array) -> bool:
     return array.shape in accepted.shapes and _converts(array.dtype, accepted.tensor.dtype)
 
 
-def check_type(program: Program, number: int, array: Array) -> None:
-    """Refuse an array whose shape or dtype the parameter does not take; it is not loaded."""
+def check_type(program: Program, number: int, array: Array) -> AcceptedArrays:
+    """Refuse an array whose shape or dtype the parameter does not take; it is not loaded.
+
+    Returns what it takes.
+    """
     accepted = accepted_arrays(program, number)
     if array.shape not in accepted.shapes:
         per_rank, common, *unsharded = map(list, accepted.shapes)
@@ -407,6 +409,7 @@ def check_type(program: Program, number: int, array: Array) -> None:
             f"{_called(program, number)} is {array.dtype}{raw * (array.dtype.kind == 'V')}; "
             f"the program takes {dtype.value}"
         )
+    return accepted
 
 
 def _called(program: Program, number: int) -> str:
@@ -421,13 +424,23 @@ def checked_input(program: Program, number: int, array: Array) -> RankedArray:
     lacks, bytes of that size, is taken as that type, and bytes as narrow integers if they fit. Any
     other dtype must match.
     """
-    check_type(program, number, array)
-    accepted = accepted_arrays(program, number)
-    name, ranks = _called(program, number), len(accepted.ranks)
+    return _as_parameter(program, number, array, check_type(program, number, array))
+
+
+def _as_parameter(
+    program: Program, number: int, array: Array, accepted: AcceptedArrays
+) -> RankedArray:
+    """The same of an array whose shape and dtype the parameter takes."""
+    dtype, ranks = accepted.tensor.dtype, len(accepted.ranks)
+
+    def typed(values: np.ndarray) -> np.ndarray:
+        if values.dtype == dtype.numpy:
+            return values
+        return as_dtype(values, dtype, _called(program, number))
+
     if isinstance(array, RankedArray):
-        rows = as_dtype(array.array, accepted.tensor.dtype, name)
-        return RankedArray(rows, array.row_of)
-    values = as_dtype(np.asarray(array), accepted.tensor.dtype, name)
+        return RankedArray(typed(array.array), array.row_of)
+    values = typed(np.asarray(array))
     if accepted.sharding is not None and values.shape == accepted.shapes[-1]:
         tiles = _tiles(values, accepted.sharding, accepted.tensor.shape)
         return RankedArray(tiles, np.array(accepted.sharding.parts)[accepted.ranks])

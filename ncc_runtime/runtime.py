@@ -75,6 +75,10 @@ class Compiled(Protocol):
     def data(self) -> bytes: ...
 
 
+_OPTIONS = frozenset(field.name for field in attrs.fields(RunOptions))
+"""Names of the options of a run."""
+
+
 class Model:
     """A program on its placement, lowered and ready to run any number of times; `load` makes one.
 
@@ -105,6 +109,7 @@ class Model:
         self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
         self._memory: dict[Hashable, HostMemory] = {}  # by what it was worked out for
+        self._has_values = False  # it was looked at, and says all that it computes
         self.processes: Processes = ALONE  # each holds the values of its share of the ranks
 
     def __repr__(self) -> str:
@@ -334,8 +339,7 @@ class Model:
             if self.processes.count > 1:  # this one has the inputs of its ranks only
                 labels = [one.row_of for one in self._expected_inputs(given)]
             machine.memory.load(arrays, tape=tape, labels=labels)
-            run = self._computed(machine, given, options, started, watch=watch)
-            return attrs.evolve(run, host_memory=memory)
+            return self._computed(machine, given, options, started, memory, watch=watch)
         finally:
             machine.memory.release()
 
@@ -517,8 +521,7 @@ class Model:
                         started = time.perf_counter()
                         machine.memory.load_again(between.feed, between.of_step(step), tape)
                     is_shown = outputs_at is None or step in outputs_at
-                    run = self._computed(machine, given, options, started, known, is_shown)
-                    yield attrs.evolve(run, host_memory=memory)
+                    yield self._computed(machine, given, options, started, memory, known, is_shown)
             finally:
                 self._machines, self._memory = kept
 
@@ -531,8 +534,7 @@ class Model:
         from ncc_runtime.call_signature import arguments
         from ncc_runtime.inputs import check_values, numbered
 
-        known = {field.name for field in attrs.fields(RunOptions)}
-        named = {key: settings.pop(key) for key in list(settings) if key not in known}
+        named = {key: settings.pop(key) for key in list(settings) if key not in _OPTIONS}
         options = RunOptions(**settings) if options is None else attrs.evolve(options, **settings)
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
@@ -543,8 +545,9 @@ class Model:
                 "the program takes more memory than a rank has, which was ignored to time it: it "
                 "has no values; run it with --no-values"
             )
-        if options.values:
+        if options.values and not self._has_values:
             check_values(program)
+            self._has_values = True
         if options.faults and self.processes.count > 1:
             raise InputError(
                 f"a run with faults takes one process, and there are {self.processes.count}; "
@@ -590,11 +593,12 @@ class Model:
         given: Container[int],
         options: RunOptions,
         started: float,
+        memory: HostMemory,
         known: dict[Hashable, Run] | None = None,
         has_outputs: bool = True,
         watch: "Watch | None" = None,
     ) -> Run:
-        """A run on devices that hold its inputs.
+        """A run on devices that hold its inputs, which may take this memory of the host.
 
         `known` keeps the last run: one that decides and moves the same takes the same time.
         """
@@ -627,6 +631,7 @@ class Model:
             outputs,
             interpreters=values.interpreters,
             spread=machine.memory.output_arrays.whole,
+            memory=memory,
         )
         if is_timed and options.alternatives is not Alternatives.NONE and not has_counts:
             more = self._alternatives(
@@ -651,9 +656,9 @@ class Model:
         notes: tuple[str, ...] = (),
         interpreters: Mapping[int, str] | None = None,
         spread: "Callable[[int, RankedArray], np.ndarray]" = spread_alone,
+        memory: HostMemory | None = None,
     ) -> Run:
         """The result; `beside_us`: its time with nothing down or slow, and in any order of sums."""
-
         return Run(
             executable=self.executable,
             options=options,
@@ -668,6 +673,7 @@ class Model:
             interpreters=interpreters or {},
             spread=spread,
             host_s=time.perf_counter() - started,
+            host_memory=memory,
             assemble=self._result if options.values else None,
         )
 

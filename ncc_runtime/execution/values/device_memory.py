@@ -13,7 +13,7 @@ import numpy as np
 
 from ncc_runtime.execution.tape import Tape
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, equal_ranks
-from ncc_runtime.execution.values.memory import Arena
+from ncc_runtime.execution.values.memory import Arena, run_of
 from ncc_runtime.execution.values.nan_bits import results_of_any_nan
 from ncc_runtime.execution.values.normal_form import NormalForm
 from ncc_runtime.execution.values.output_arrays import OutputArrays
@@ -21,7 +21,6 @@ from ncc_runtime.execution.values.row_layout import (
     RowLayout,
     prepared_nodes,
     rows_of,
-    run_of,
     view_of,
 )
 from ncc_runtime.execution.values.tape_values import TapeValues, are_together
@@ -163,6 +162,8 @@ class DeviceMemory:
 
     def _load_constants(self, *, always: bool) -> None:
         """Into every row where a rank reads them; they stay while tapes are played."""
+        if self.layout.has_constants and not always:
+            return
         for stage in self.executable.stages:
             for buffer, data in stage.program.constants.items():
                 equal = self.layout.equal
@@ -175,6 +176,7 @@ class DeviceMemory:
                     memory = self.arena.bytes[:, address : address + len(data)]
                     memory[run_of(missing)] = np.frombuffer(data, np.uint8)
                     self._constants_in[buffer] = np.union1d(known, missing)
+        self.layout.has_constants = True
 
     def load_again(
         self,

@@ -126,7 +126,7 @@ def _scratch_of(one: PreparedInstruction, *, keeps: bool) -> tuple[int, Held]:
     beside = (one.overlaps + keeps) * written
     found: HostBytes
     if one.plan is not None and not keeps:
-        found = plan_scratch(one.plan)
+        found = plan_scratch(one.plan, ranks)
         return found.of(1) + beside, found.held
     if one.updates is not None and not keeps:
         return 0, Held()

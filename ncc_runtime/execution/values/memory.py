@@ -78,6 +78,17 @@ def _zeros(size: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
+def run_of(rows: np.ndarray) -> slice | np.ndarray:
+    """Rows as a slice where they are evenly spaced, so that they make a view."""
+    first = int(rows[0]) if len(rows) else 0
+    if len(rows) <= 1:
+        return slice(first, first + len(rows))
+    step = int(rows[1]) - first
+    if step <= 0 or (np.diff(rows) != step).any():
+        return rows
+    return slice(first, int(rows[-1]) + 1, step)
+
+
 def touched_bytes(starts: np.ndarray, sizes: np.ndarray, in_all: int) -> int:
     """Memory that an arena of so many bytes takes if these parts of it are written."""
     if not len(starts):

@@ -28,11 +28,12 @@ from ncc_runtime.execution.values.kernels.conversions import (
 )
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import canonical_nans, is_narrow_float, wide_type
+from ncc_runtime.execution.values.memory import run_of
 from ncc_runtime.execution.values.transfers import reduce_parts
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
 
-BLOCK_BYTES = 256 * 1024
+BLOCK_BYTES = 512 * 1024
 """A block and what it is made of stay in a core's cache (measured, docs/performance.md)."""
 
 STACKED_BYTES = 16 * 1024
@@ -256,22 +257,26 @@ class _Part:
     def _bound(self) -> "Sequence[tuple[Sequence[Step], _Arrays, _Arrays, _Arrays]]":
         """Of each block its steps, leaves, registers and targets as arrays."""
         dtype = self._arithmetic.dtype
-        operands, results = (
-            [list(array) for array in some] for some in (self._operands, self._results)
-        )
         zero = np.zeros((), dtype)
         largest = max(block.end - block.start for block in self._blocks)
         count = max(block.registers for block in self._blocks)
-        registers = self._arithmetic.registers(count, (largest,))
+        # nothing reads a target before it is complete: it holds the result from the first
+        in_targets = self._arithmetic.may_use_targets
+        size = 0 if in_targets and count <= 1 else largest
+        registers = self._arithmetic.registers(count, (size,))
         bound = []
         for block in self._blocks:
-            read, written = operands[block.operand], results[block.operand]
+            read, written = self._operands[block.operand], self._results[block.operand]
             start, end = block.start, block.end
-            leaves = [read[rank][start:end] for rank in block.leaves] or [zero]
-            targets = [written[rank][start + far : end + far] for rank, far in block.targets]
+            leaves = [read[rank, start:end] for rank in block.leaves] or [zero]
+            if block.rows is not None:  # one call writes to all of them
+                ((_, far), *_) = block.targets
+                places = written[block.rows, start + far : end + far]
+                targets = [places[0], places[1:]]
+            else:
+                targets = [written[rank, start + far : end + far] for rank, far in block.targets]
             own = [register[: end - start] for register in registers]
-            if block.steps and self._arithmetic.may_use_targets:
-                # nothing reads a target before it is complete: it holds the result from the first
+            if block.steps and in_targets:
                 own[block.steps[-1].register] = targets[0]
             bound.append((block.steps, leaves, own, targets))
         return bound
@@ -291,6 +296,7 @@ class _Block:
     targets: tuple[tuple[int, int], ...]  # ranks, and how far behind the operand's place
     start: int  # of the operand
     end: int
+    rows: slice | None  # of all targets, if these are several, evenly spaced and equally far
 
     @property
     def cost(self) -> int:
@@ -306,9 +312,11 @@ def _blocks(one: PieceClass, dtype: np.dtype) -> Iterator[_Block]:
         leaves = tuple(one.leaves[piece].tolist())
         shifts = (one.target_offset[piece] - first).tolist()
         targets = tuple(zip(one.target_rank[piece].tolist(), shifts, strict=True))
+        rows = run_of(one.target_rank[piece]) if len(set(shifts)) == 1 < len(targets) else None
+        rows = rows if isinstance(rows, slice) else None
         for start in range(first, first + one.size, step):
             end = min(start + step, first + one.size)
-            yield _Block(one.steps, registers, one.operand, leaves, targets, start, end)
+            yield _Block(one.steps, registers, one.operand, leaves, targets, start, end, rows)
 
 
 def _divided(blocks: list[_Block], parts: int) -> list[list[_Block]]:
@@ -425,8 +433,8 @@ _JOINS: dict[Reduction | None, int] = {
     Reduction.MINIMUM: loops.MINIMUM,
 }
 
-_Join = Callable[[np.ndarray, np.ndarray], object]
-"""Joins a part to a total, where that is."""
+_Join = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
+"""Joins a total and a part, and writes the result to an array, which may be the total's."""
 
 
 def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
@@ -440,17 +448,19 @@ def _join_of(dtype: np.dtype, reduction: Reduction) -> _Join | None:
     elif dtype.kind == "f" and reduction in _EXTREMES:
         function = FUNCTIONS[reduction.value]
 
-        def join_extremes(total: np.ndarray, part: np.ndarray) -> None:
+        def join_extremes(total: np.ndarray, part: np.ndarray, out: np.ndarray) -> None:
             run = loop(f"{reduction.value}_{dtype.name}", total.size)
-            if run is not None and part.flags.c_contiguous and total.flags.c_contiguous:
-                run(part, total, total.size)
+            if run is not None and part.flags.c_contiguous and out.flags.c_contiguous:
+                if out is not total:
+                    out[...] = total
+                run(part, out, out.size)
             else:
-                total[...] = function(total, part)
+                out[...] = function(total, part)
 
         return join_extremes
     elif dtype.kind == "c" and reduction not in (Reduction.ADD, Reduction.AVERAGE):
         return None
-    return lambda total, part: ufunc(total, part, out=total)
+    return lambda total, part, out: ufunc(total, part, out=out)
 
 
 @attrs.frozen(eq=False)
@@ -542,15 +552,16 @@ class PieceArithmetic:
         is_narrow = self.dtype != self.wide
         *_, part_register, result = registers if is_narrow else (None, None)
         for step in steps:
-            total = registers[step.register]
+            total = so_far = registers[step.register]
             for number, part in enumerate(step.parts):
                 value = leaves[part] if part >= 0 else registers[~part]
                 if is_narrow and part >= 0:
                     value = widened(value, out=part_register if number else total)
                 if number:
-                    self.join(total, value)
-                elif value is not total:
-                    total[...] = value
+                    self.join(so_far, value, total)
+                so_far = total if number else value
+            if so_far is not total:
+                total[...] = so_far
             if step.divisor != 1:
                 np.divide(total, total.dtype.type(step.divisor), out=total)
             if self.rounds and step is not steps[-1]:

@@ -14,6 +14,7 @@ from ncc_runtime.execution.tape import BlockTape, Nodes, Tape, TapeRound
 from ncc_runtime.execution.values.equal_ranks import EqualRanks, Places, RowPlaces
 from ncc_runtime.execution.values.kernels.blockwise import BlockPlan
 from ncc_runtime.execution.values.kernels.work import KernelCall
+from ncc_runtime.execution.values.memory import run_of
 from ncc_runtime.execution.values.normal_form import Evaluation, NormalForm
 from ncc_runtime.neff.placeholder import Placeholder
 from ncc_runtime.neff.table import Instr
@@ -97,6 +98,7 @@ class RowLayout:
     """The rows in which each input lies, and those of what is given that are written there."""
     output_rows: list[tuple[Rows, np.ndarray]] = attrs.field(factory=list)
     """The rows in which each output lies, and for each rank which of them it has."""
+    has_constants: bool = False  # all of them lie where its tape reads them
     nodes: "list[PreparedNode]" = attrs.field(factory=list)
     instructions: dict[object, "Sequence[PreparedInstruction]"] = attrs.field(factory=dict)
     evaluations: dict[object, Evaluation] = attrs.field(factory=dict)
@@ -118,17 +120,6 @@ class RowLayout:
         read = (self.rows(*pair) for pair in zip(row.operands, places.read, strict=True))
         written = (self.rows(*pair) for pair in zip(row.results, places.written, strict=True))
         return RowPlaces(places.performed, tuple(read), tuple(written))
-
-
-def run_of(rows: np.ndarray) -> slice | np.ndarray:
-    """Rows as a slice where they are evenly spaced, so that they make a view."""
-    first = int(rows[0]) if len(rows) else 0
-    if len(rows) <= 1:
-        return slice(first, first + len(rows))
-    step = int(rows[1]) - first
-    if step <= 0 or (np.diff(rows) != step).any():
-        return rows
-    return slice(first, int(rows[-1]) + 1, step)
 
 
 def view_of(rows: np.ndarray) -> Rows:

@@ -60,7 +60,7 @@ from ncc_runtime.neff.program import (
 from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.table import Instr
 
-BLOCK_BYTES = 512 * 1024
+BLOCK_BYTES = 2048 * 1024
 """Of the largest value of a loop: a few of them fit into the last cache (measured: with 128 KiB the
 calls take as long again as their work)."""
 

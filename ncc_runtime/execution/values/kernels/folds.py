@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ncc_runtime.execution.values.kernels import loops
+from ncc_runtime.execution.values.kernels.compiled import loop
 from ncc_runtime.execution.values.kernels.conversions import narrowed, round_to, widened
 from ncc_runtime.execution.values.kernels.elementwise import FUNCTIONS
 from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, is_narrow_float, wide_type
@@ -130,8 +132,18 @@ def _in_wide_type(join: _Fold, dtype: np.dtype) -> _Fold:
     return lambda array: _in_parts(joined, [array])[0]
 
 
+_LOOPS_OF_ROWS = {"maximum": "largest_of_rows", "minimum": "smallest_of_rows"}
+
+
 def _extreme(opcode: str, array: np.ndarray) -> np.ndarray:
     """The largest or smallest, which is one whatever the order; -0 is less than 0."""
+    rows, size, columns = array.shape
+    if columns == 1 and array.dtype == np.float32 and array.flags.c_contiguous:
+        run = loop(_LOOPS_OF_ROWS[opcode], array.size)
+        if run is not None:
+            of_rows = np.empty((rows, 1), np.float32)
+            run(array, of_rows, rows, size)
+            return of_rows
     found = np.asarray(_EXTREMES[opcode].reduce(array, axis=1))
     is_zero = found == 0
     if is_zero.any():  # numpy takes either one
@@ -149,17 +161,21 @@ def _extreme(opcode: str, array: np.ndarray) -> np.ndarray:
 
 # ---- float32 and float64 sums
 
-_ACCUMULATORS, _UNROLLED = 8, 128
-"""Of numpy's pairwise sum: up to 128 elements are added to eight sums in turn."""
-
 
 def _added(array: np.ndarray) -> np.ndarray:
     """Sums with the bits of numpy's sum over a contiguous axis."""
-    rows, _, columns = array.shape
+    rows, size, columns = array.shape
     if columns == 1:
-        return np.add.reduce(array[..., 0], axis=1)[:, None]
+        run = loop("sum_rows", array.size) if array.dtype == np.float32 else None
+        if run is None or not array.flags.c_contiguous:
+            return np.add.reduce(array[..., 0], axis=1)[:, None]
+        of_rows = np.empty((rows, 1), np.float32)
+        run(array, of_rows, rows, size, np.empty(loops.STACK_WORDS, np.int64))
+        return of_rows
     found = np.empty((rows, columns), array.dtype)
-    width = max(1, PART_ELEMENTS // _ACCUMULATORS)  # of what stays in the cache while it is summed
+    width = max(
+        1, PART_ELEMENTS // loops.ACCUMULATORS
+    )  # of what stays in the cache while it is summed
     height = max(1, width // columns)
     for row in range(0, rows, height):
         for column in range(0, columns, width):
@@ -172,17 +188,17 @@ def _added(array: np.ndarray) -> np.ndarray:
 def _pairwise_sum(array: np.ndarray) -> np.ndarray:
     """The sum over the first axis, in the order of numpy's pairwise sum."""
     size = len(array)
-    if size > _UNROLLED:
-        half = size // 2 - size // 2 % _ACCUMULATORS
+    if size > loops.UNROLLED:
+        half = size // 2 - size // 2 % loops.ACCUMULATORS
         return _pairwise_sum(array[:half]) + _pairwise_sum(array[half:])
-    if size < _ACCUMULATORS:
+    if size < loops.ACCUMULATORS:
         total = np.full(array.shape[1:], -0.0, array.dtype)
         done = 0
     else:
-        sums = array[:_ACCUMULATORS].copy()
-        done = size - size % _ACCUMULATORS
-        for start in range(_ACCUMULATORS, done, _ACCUMULATORS):
-            np.add(sums, array[start : start + _ACCUMULATORS], out=sums)
+        sums = array[: loops.ACCUMULATORS].copy()
+        done = size - size % loops.ACCUMULATORS
+        for start in range(loops.ACCUMULATORS, done, loops.ACCUMULATORS):
+            np.add(sums, array[start : start + loops.ACCUMULATORS], out=sums)
         pairs = sums[0::2] + sums[1::2]
         total = (pairs[0] + pairs[1]) + (pairs[2] + pairs[3])
     for row in array[done:]:

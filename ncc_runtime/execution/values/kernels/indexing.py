@@ -8,7 +8,8 @@ Scatter: updates are sorted by their targets, then combined on whole arrays. The
 table of rows: one row for each index of the partial dimensions, all full dimensions in the row. An
 update is a row for a target row. Stable sorting brings the updates of one target together in the
 order of the indices. Where the region is associative they are combined pairwise, else one after
-the other; both are a few calls of the region on whole arrays.
+the other; both are a few calls of the region on whole arrays. Where machine code knows the region,
+and the targets are not many more than the updates, nothing is sorted.
 """
 
 import math
@@ -17,8 +18,10 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.execution.values.kernels import loops
+from ncc_runtime.execution.values.kernels.compiled import loop
 from ncc_runtime.execution.values.kernels.ordering import stable_order
-from ncc_runtime.execution.values.kernels.regions import evaluate
+from ncc_runtime.execution.values.kernels.regions import evaluate, single_opcode
 from ncc_runtime.execution.values.kernels.work import Arrays, KernelCall, KernelInto
 from ncc_runtime.neff.program import Region
 
@@ -353,6 +356,8 @@ def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarr
 
 def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) -> None:
     """Combine update rows with their target rows, in order for each target."""
+    if len(tables) == 1 and _is_joined(region, tables[0], targets, updates[0]):
+        return
     order = stable_order(targets)
     targets = targets[order]
     is_first = np.ones(len(targets), bool)
@@ -371,6 +376,39 @@ def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Array
     for number in range(int(counts.max(initial=0))):
         chosen = firsts[counts > number] + number
         _combine_rows(region, tables, targets[chosen], updates, order[chosen])
+
+
+_JOINS = {
+    "add": loops.ADD,
+    "maximum": loops.MAXIMUM,
+    "minimum": loops.MINIMUM,
+    "multiply": loops.MULTIPLY,
+}
+
+_TARGETS_PER_UPDATE = 8
+"""With more targets than that, to look at each of them takes longer than to sort the updates."""
+
+
+def _is_joined(region: Region, table: np.ndarray, targets: np.ndarray, updates: np.ndarray) -> bool:
+    """Combine by machine code, with the same bits; False, and nothing is done, where it does not.
+
+    It keeps the updates of a target in a list, in their order.
+    """
+    rows, size = table.shape
+    join = _JOINS.get(single_opcode(region))
+    is_single = table.dtype == updates.dtype == np.float32 and table.flags.c_contiguous
+    if join is None or not is_single or rows > _TARGETS_PER_UPDATE * len(targets):
+        return False
+    link, join_all = (loop(name, updates.size) for name in ("link_updates", "join_updates"))
+    if link is None or join_all is None or len(targets) >= loops.NOTHING:
+        return False
+    targets, updates = np.ascontiguousarray(targets), np.ascontiguousarray(updates)
+    first = np.full(rows, loops.NOTHING)
+    following = np.empty(len(targets), np.uint32)
+    link(targets, len(targets), first, following)
+    partial, depths = np.empty(32 * size, np.float32), np.empty(32, np.int64)
+    join_all(join, table, rows, size, first, following, updates, partial, depths)
+    return True
 
 
 _PART_ELEMENTS = 1 << 17

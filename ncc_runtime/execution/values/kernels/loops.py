@@ -282,6 +282,164 @@ def _smaller(one: np.float32, other: np.float32) -> np.float32:
     return either if one == other else smaller
 
 
+# ---- folds of rows of float32
+
+
+def sum_rows(source: Singles, target: Singles, rows: int, size: int, stack: Longs) -> None:
+    """Of each row zero and its sum, in the order of numpy's pairwise sum.
+
+    That halves what has more than `UNROLLED` elements. The stack has room for `STACK_WORDS`.
+    """
+    for row in range(rows):
+        target[row] = np.float32(0) + _pairwise_sum(source, row * size, size, stack)
+
+
+def largest_of_rows(source: Words, target: Words, rows: int, size: int) -> None:
+    """Of each row the largest; NaN wins, -0 is less than +0."""
+    for row in range(rows):
+        largest, has_nan = np.int32(-0x80000000), _0
+        for i in range(row * size, row * size + size):
+            largest = max(largest, _in_order(source[i]))
+            has_nan = np.uint32(has_nan | _is_nan(source[i]))
+        target[row] = _NAN if has_nan else _of_order(largest)
+
+
+def smallest_of_rows(source: Words, target: Words, rows: int, size: int) -> None:
+    """Of each row the smallest; NaN wins, -0 is less than +0."""
+    for row in range(rows):
+        smallest, has_nan = np.int32(0x7FFFFFFF), _0
+        for i in range(row * size, row * size + size):
+            smallest = min(smallest, _in_order(source[i]))
+            has_nan = np.uint32(has_nan | _is_nan(source[i]))
+        target[row] = _NAN if has_nan else _of_order(smallest)
+
+
+def _in_order(word: np.uint32) -> np.int32:
+    """A whole number that is larger where the float is."""
+    number = np.int32(word)
+    return np.int32(number ^ np.int32(np.int32(number >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+
+
+def _of_order(number: np.int32) -> np.uint32:
+    """The float of which `_in_order` makes a whole number, as a word."""
+    return np.uint32(_in_order(np.uint32(number)))
+
+
+def _is_nan(word: np.uint32) -> np.uint32:
+    return _1 if (word & _MAGNITUDE) > _INFINITY else _0
+
+
+ACCUMULATORS, UNROLLED = 8, 128
+"""Of numpy's pairwise sum: up to 128 elements are added to eight sums in turn."""
+
+STACK_WORDS = 6 * 64
+"""For halves of halves: of each its start, size and depth, and of each sum its bits and depth."""
+
+
+def _pairwise_sum(source: Singles, start: int, size: int, stack: Longs) -> np.float32:
+    waiting, sums = 0, 3 * 64  # where the stack has parts that are to be summed, and sums
+    stack[0], stack[1], stack[2] = start, size, 0
+    waiting = 3
+    total = np.float32(0)
+    while waiting:
+        waiting -= 3
+        first, count, depth = stack[waiting], stack[waiting + 1], stack[waiting + 2]
+        while count > UNROLLED:  # the first half comes first
+            half = count // 2 - count // 2 % ACCUMULATORS
+            depth += 1
+            stack[waiting], stack[waiting + 1] = first + half, count - half
+            stack[waiting + 2] = depth
+            waiting += 3
+            count = half
+        total = _unrolled_sum(source, first, count)
+        while sums > 3 * 64 and stack[sums - 1] == depth:  # of the half before it
+            sums -= 2
+            total = _single(np.uint32(stack[sums])) + total
+            depth -= 1
+        stack[sums], stack[sums + 1] = np.int64(_word(total)), depth
+        sums += 2
+    return total
+
+
+def _unrolled_sum(source: Singles, start: int, size: int) -> np.float32:
+    done = size - size % ACCUMULATORS
+    total = np.float32(-0.0)
+    if done:
+        a, b, c, d = source[start], source[start + 1], source[start + 2], source[start + 3]
+        e, f, g, h = source[start + 4], source[start + 5], source[start + 6], source[start + 7]
+        for i in range(start + ACCUMULATORS, start + done, ACCUMULATORS):
+            a, b, c, d = a + source[i], b + source[i + 1], c + source[i + 2], d + source[i + 3]
+            e, f, g, h = e + source[i + 4], f + source[i + 5], g + source[i + 6], h + source[i + 7]
+        total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for i in range(start + done, start + size):
+        total = total + source[i]
+    return total
+
+
+# ---- scatters into rows of float32
+
+NOTHING = np.uint32(0xFFFFFFFF)
+"""Stands for no update."""
+
+
+def link_updates(targets: Longs, count: int, first: Words, following: Words) -> None:
+    """Of each target the first update, and of each update the next one of the same target.
+
+    `first` holds `NOTHING` for every target before.
+    """
+    for back in range(count):
+        update = count - 1 - back
+        target = targets[update]
+        following[update] = first[target]
+        first[target] = np.uint32(update)
+
+
+def join_updates(
+    join: int,
+    table: Singles,
+    rows: int,
+    size: int,
+    first: Words,
+    following: Words,
+    updates: Singles,
+    partial: Singles,
+    depths: Longs,
+) -> None:
+    """Join every row of a table with its updates, which are joined in pairs of neighbours before.
+
+    There is room for 32 partial results, rows of `size` elements, and their depths.
+    """
+    for row in range(rows):
+        update = first[row]
+        if update == NOTHING:
+            continue
+        held = 0
+        while update != NOTHING:
+            start = np.int64(update) * size
+            for i in range(size):
+                partial[held * size + i] = updates[start + i]
+            depth = 0
+            while held > 0 and depths[held - 1] == depth:  # its neighbour, of as many updates
+                held -= 1
+                _join_rows(join, partial, held * size, partial, (held + 1) * size, size)
+                depth += 1
+            depths[held] = depth
+            held += 1
+            update = following[update]
+        while held > 1:
+            held -= 1
+            _join_rows(join, partial, (held - 1) * size, partial, held * size, size)
+        _join_rows(join, table, row * size, partial, 0, size)
+        for i in range(row * size, row * size + size):
+            number = table[i]
+            table[i] = _single(_NAN) if number != number else number
+
+
+def _join_rows(join: int, total: Singles, at: int, part: Singles, start: int, size: int) -> None:
+    for i in range(size):
+        total[at + i] = _joined(join, total[at + i], part[start + i])
+
+
 # ---- one of two, by a condition. Either may be one element for all: its step is 0 then, else 1.
 
 

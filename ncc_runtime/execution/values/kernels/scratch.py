@@ -264,9 +264,9 @@ def _window_scratch(
     return HostBytes(2 * result.size_bytes, int(6 * part) * wide.itemsize)
 
 
-def plan_scratch(plan: BlockPlan) -> HostBytes:
-    """Of a thread that performs a fusion block by block, for as many ranks as it does at once."""
-    fusion, at_once = plan.fusion, max(1, BLOCK_BYTES // plan.rank_bytes)
+def plan_scratch(plan: BlockPlan, ranks: int) -> HostBytes:
+    """Of a thread that performs a fusion block by block for so many ranks, some at once."""
+    fusion, at_once = plan.fusion, min(ranks, max(1, BLOCK_BYTES // plan.rank_bytes))
     kept, in_blocks = set(plan.kept), 0
     whole: list[HostBytes] = []
     for level in plan.levels:
