@@ -434,6 +434,7 @@ def _as_parameter(
     dtype, ranks = accepted.tensor.dtype, len(accepted.ranks)
 
     def typed(values: np.ndarray) -> np.ndarray:
+        # first, since the name that messages give takes longer to make than all else
         if values.dtype == dtype.numpy:
             return values
         return as_dtype(values, dtype, _called(program, number))

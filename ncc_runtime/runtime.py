@@ -75,7 +75,7 @@ class Compiled(Protocol):
     def data(self) -> bytes: ...
 
 
-_OPTIONS = frozenset(field.name for field in attrs.fields(RunOptions))
+_OPTION_NAMES = frozenset(field.name for field in attrs.fields(RunOptions))
 """Names of the options of a run."""
 
 
@@ -109,7 +109,7 @@ class Model:
         self._evidence: Evidence | None = None  # of the proofs, until values have used it
         self._tapes: dict[bool, Tape | None] = {}  # by whether the program is proved
         self._memory: dict[Hashable, HostMemory] = {}  # by what it was worked out for
-        self._has_values = False  # it was looked at, and says all that it computes
+        self._values_checked = False  # whether the program says all that it computes
         self.processes: Processes = ALONE  # each holds the values of its share of the ranks
 
     def __repr__(self) -> str:
@@ -534,7 +534,7 @@ class Model:
         from ncc_runtime.call_signature import arguments
         from ncc_runtime.inputs import check_values, numbered
 
-        named = {key: settings.pop(key) for key in list(settings) if key not in _OPTIONS}
+        named = {key: settings.pop(key) for key in list(settings) if key not in _OPTION_NAMES}
         options = RunOptions(**settings) if options is None else attrs.evolve(options, **settings)
         program = self.executable.program
         given = numbered(program, arguments(self.signature, inputs, named))
@@ -545,9 +545,9 @@ class Model:
                 "the program takes more memory than a rank has, which was ignored to time it: it "
                 "has no values; run it with --no-values"
             )
-        if options.values and not self._has_values:
+        if options.values and not self._values_checked:
             check_values(program)
-            self._has_values = True
+            self._values_checked = True
         if options.faults and self.processes.count > 1:
             raise InputError(
                 f"a run with faults takes one process, and there are {self.processes.count}; "

@@ -106,17 +106,15 @@ for _rows, _size in ((1, 300), (3, 100), (2, 129), (37, 8), (300, 1), (60, 5), (
         "sum_rows",
         [numbers("f4"), empty("f4"), _rows, _size, _stack],
     )
-    for _name in ("largest_of_rows", "smallest_of_rows"):
+    for _name in ("largest_of_rows", "smallest_of_rows") if _size else ():
         arguments = [numbers("u4"), empty("u4"), _rows, _size]
         CASES[f"{_name} {_rows} {_size}"] = (_name, arguments)
 _TARGETS = np.random.default_rng(1).integers(0, 20, 100)
-_FIRST, _FOLLOWING = np.full(20, loops.NOTHING), np.full(100, loops.NOTHING)
-CASES["link_updates"] = ("link_updates", [_TARGETS, 100, _FIRST.copy(), _FOLLOWING.copy()])
-loops.link_updates(_TARGETS, 100, _FIRST, _FOLLOWING)
 for _join in (loops.ADD, loops.MULTIPLY, loops.MAXIMUM, loops.MINIMUM):
-    _places = [numbers("f4")[:60].copy(), 20, 3, _FIRST, _FOLLOWING, numbers("f4")]
-    _places += [np.zeros(32 * 3, np.float32), np.zeros(32, np.int64)]
-    CASES[f"join_updates {_join}"] = ("join_updates", [_join, *_places])
+    _given = [_join, numbers("f4")[:60].copy(), 20, 3, _TARGETS, numbers("f4"), 100]
+    _lists = [np.full(20, loops.NOTHING), np.full(100, loops.NOTHING)]
+    _partial = [np.zeros(7 * 3, np.float32), np.zeros(7, np.int64)]
+    CASES[f"join_updates {_join}"] = ("join_updates", [*_given, *_lists, *_partial])
 CASES["round_to_byte by table"] = (
     "round_to_byte",
     [numbers("f4"), E8M0.rounded, E8M0.limits, COUNT],

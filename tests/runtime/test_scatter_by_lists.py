@@ -75,4 +75,4 @@ def test_a_table_of_many_more_rows_than_updates_is_not_looked_through(
             numbers(generator, (8, 1)),
         )
         model("add", rows, 1, 8).run(*arrays, clock=False)
-    assert asked == ["link_updates", "join_updates"]  # of the first
+    assert asked == ["join_updates"]  # of the first

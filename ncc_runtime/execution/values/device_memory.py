@@ -176,7 +176,7 @@ class DeviceMemory:
                     memory = self.arena.bytes[:, address : address + len(data)]
                     memory[run_of(missing)] = np.frombuffer(data, np.uint8)
                     self._constants_in[buffer] = np.union1d(known, missing)
-        self.layout.has_constants = True
+        self.layout.has_constants = True  # for good: no row of `_constants_in` is ever taken out
 
     def load_again(
         self,

@@ -34,7 +34,7 @@ from ncc_runtime.neff.shared.dtypes import DType
 from ncc_runtime.neff.shared.reductions import Reduction
 
 BLOCK_BYTES = 512 * 1024
-"""A block and what it is made of stay in a core's cache (measured, docs/performance.md)."""
+"""A block and what it is made of stay in a cache, and Python is called seldom (decision 159)."""
 
 STACKED_BYTES = 16 * 1024
 """Pieces up to this size are gathered and computed together."""
@@ -53,7 +53,8 @@ TASK_BYTES = 16 << 20
 class Step:
     """Parts joined from left to right, divided, rounded once, kept in a register.
 
-    A part is the piece's leaf of that number, or, if negative, ~register.
+    A part is the piece's leaf of that number, or, if negative, ~register; its own register only
+    as the first part.
     """
 
     register: int
@@ -260,23 +261,23 @@ class _Part:
         zero = np.zeros((), dtype)
         largest = max(block.end - block.start for block in self._blocks)
         count = max(block.registers for block in self._blocks)
-        # nothing reads a target before it is complete: it holds the result from the first
-        in_targets = self._arithmetic.may_use_targets
-        size = 0 if in_targets and count <= 1 else largest
+        uses_targets = self._arithmetic.may_use_targets
+        size = 0 if uses_targets and count <= 1 else largest
         registers = self._arithmetic.registers(count, (size,))
         bound = []
         for block in self._blocks:
             read, written = self._operands[block.operand], self._results[block.operand]
             start, end = block.start, block.end
             leaves = [read[rank, start:end] for rank in block.leaves] or [zero]
-            if block.rows is not None:  # one call writes to all of them
-                ((_, far), *_) = block.targets
+            if block.rows is not None:  # one call writes to all but the first
+                far = block.targets[0][1]
                 places = written[block.rows, start + far : end + far]
                 targets = [places[0], places[1:]]
             else:
                 targets = [written[rank, start + far : end + far] for rank, far in block.targets]
             own = [register[: end - start] for register in registers]
-            if block.steps and in_targets:
+            if block.steps and uses_targets:
+                # nothing reads a target before it is complete: it holds the result from the first
                 own[block.steps[-1].register] = targets[0]
             bound.append((block.steps, leaves, own, targets))
         return bound

@@ -10,6 +10,8 @@ initial values come from the left. Three kinds of folds have loops of their own,
   numpy's own reduction.
 - Sums and products of narrow floats stay in float32, and are rounded in every round.
 
+Rows of float32 have machine code for sums and extremes, with the same bits.
+
 All others are computed by the region, on parts of the array that stay in the host's cache.
 """
 
@@ -173,9 +175,8 @@ def _added(array: np.ndarray) -> np.ndarray:
         run(array, of_rows, rows, size, np.empty(loops.STACK_WORDS, np.int64))
         return of_rows
     found = np.empty((rows, columns), array.dtype)
-    width = max(
-        1, PART_ELEMENTS // loops.ACCUMULATORS
-    )  # of what stays in the cache while it is summed
+    # of what stays in the cache while it is summed
+    width = max(1, PART_ELEMENTS // loops.ACCUMULATORS)
     height = max(1, width // columns)
     for row in range(0, rows, height):
         for column in range(0, columns, width):

@@ -282,6 +282,11 @@ def scatter(call: KernelCall, operands: Arrays, out: np.ndarray | None = None) -
     return results
 
 
+def elements_of_row(call: KernelCall, shape: Sequence[int], updated: Sequence[int]) -> int:
+    """Elements of a row of a scatter's table. Shapes are without ranks."""
+    return math.prod(shape[axis - 1] for axis in _scatter_layout(call, shape, updated).full)
+
+
 def scatters_in_place(call: KernelCall, shape: Sequence[int], updated: Sequence[int]) -> bool:
     """Whether `out` is the table that updates are written to. Shapes are without ranks."""
     axes = _scatter_layout(call, shape, updated).axes
@@ -356,7 +361,7 @@ def _window_starts(call: KernelCall, indices: np.ndarray, rank: int) -> np.ndarr
 
 def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Arrays) -> None:
     """Combine update rows with their target rows, in order for each target."""
-    if len(tables) == 1 and _is_joined(region, tables[0], targets, updates[0]):
+    if len(tables) == 1 and _join_by_lists(region, tables[0], targets, updates[0]):
         return
     order = stable_order(targets)
     targets = targets[order]
@@ -378,7 +383,7 @@ def _combine(region: Region, tables: Arrays, targets: np.ndarray, updates: Array
         _combine_rows(region, tables, targets[chosen], updates, order[chosen])
 
 
-_JOINS = {
+_JOIN_OF_OPCODE = {
     "add": loops.ADD,
     "maximum": loops.MAXIMUM,
     "minimum": loops.MINIMUM,
@@ -389,25 +394,26 @@ _TARGETS_PER_UPDATE = 8
 """With more targets than that, to look at each of them takes longer than to sort the updates."""
 
 
-def _is_joined(region: Region, table: np.ndarray, targets: np.ndarray, updates: np.ndarray) -> bool:
+def _join_by_lists(
+    region: Region, table: np.ndarray, targets: np.ndarray, updates: np.ndarray
+) -> bool:
     """Combine by machine code, with the same bits; False, and nothing is done, where it does not.
 
-    It keeps the updates of a target in a list, in their order.
+    It keeps the updates of a target in a linked list, in their order.
     """
     rows, size = table.shape
-    join = _JOINS.get(single_opcode(region))
+    join = _JOIN_OF_OPCODE.get(single_opcode(region))
     is_single = table.dtype == updates.dtype == np.float32 and table.flags.c_contiguous
     if join is None or not is_single or rows > _TARGETS_PER_UPDATE * len(targets):
         return False
-    link, join_all = (loop(name, updates.size) for name in ("link_updates", "join_updates"))
-    if link is None or join_all is None or len(targets) >= loops.NOTHING:
+    run, count = loop("join_updates", updates.size), len(targets)
+    if run is None or count >= loops.NOTHING:
         return False
     targets, updates = np.ascontiguousarray(targets), np.ascontiguousarray(updates)
-    first = np.full(rows, loops.NOTHING)
-    following = np.empty(len(targets), np.uint32)
-    link(targets, len(targets), first, following)
-    partial, depths = np.empty(32 * size, np.float32), np.empty(32, np.int64)
-    join_all(join, table, rows, size, first, following, updates, partial, depths)
+    first, following = np.full(rows, loops.NOTHING), np.empty(count, np.uint32)
+    deepest = count.bit_length()
+    partial, depths = np.empty(deepest * size, np.float32), np.empty(deepest, np.int64)
+    run(join, table, rows, size, targets, updates, count, first, following, partial, depths)
     return True
 
 

@@ -286,7 +286,7 @@ def _smaller(one: np.float32, other: np.float32) -> np.float32:
 
 
 def sum_rows(source: Singles, target: Singles, rows: int, size: int, stack: Longs) -> None:
-    """Of each row zero and its sum, in the order of numpy's pairwise sum.
+    """Of each row zero plus its sum, in the order of numpy's pairwise sum.
 
     That halves what has more than `UNROLLED` elements. The stack has room for `STACK_WORDS`.
     """
@@ -295,7 +295,7 @@ def sum_rows(source: Singles, target: Singles, rows: int, size: int, stack: Long
 
 
 def largest_of_rows(source: Words, target: Words, rows: int, size: int) -> None:
-    """Of each row the largest; NaN wins, -0 is less than +0."""
+    """Of each row the largest, of at least one; NaN wins, -0 is less than +0."""
     for row in range(rows):
         largest, has_nan = np.int32(-0x80000000), _0
         for i in range(row * size, row * size + size):
@@ -305,7 +305,7 @@ def largest_of_rows(source: Words, target: Words, rows: int, size: int) -> None:
 
 
 def smallest_of_rows(source: Words, target: Words, rows: int, size: int) -> None:
-    """Of each row the smallest; NaN wins, -0 is less than +0."""
+    """Of each row the smallest, of at least one; NaN wins, -0 is less than +0."""
     for row in range(rows):
         smallest, has_nan = np.int32(0x7FFFFFFF), _0
         for i in range(row * size, row * size + size):
@@ -321,7 +321,7 @@ def _in_order(word: np.uint32) -> np.int32:
 
 
 def _of_order(number: np.int32) -> np.uint32:
-    """The float of which `_in_order` makes a whole number, as a word."""
+    """The float of which `_in_order` makes a whole number, as a word: twice done is undone."""
     return np.uint32(_in_order(np.uint32(number)))
 
 
@@ -332,32 +332,36 @@ def _is_nan(word: np.uint32) -> np.uint32:
 ACCUMULATORS, UNROLLED = 8, 128
 """Of numpy's pairwise sum: up to 128 elements are added to eight sums in turn."""
 
-STACK_WORDS = 6 * 64
-"""For halves of halves: of each its start, size and depth, and of each sum its bits and depth."""
+_DEEPEST = 64
+"""A size of 64 bits is not halved more often."""
+
+_SUMS = 3 * _DEEPEST
+"""Where the stack has sums, behind parts that wait to be summed."""
+
+STACK_WORDS = 5 * _DEEPEST
+"""Of each part its start, size and depth, and of each sum its bits and depth."""
 
 
 def _pairwise_sum(source: Singles, start: int, size: int, stack: Longs) -> np.float32:
-    waiting, sums = 0, 3 * 64  # where the stack has parts that are to be summed, and sums
     stack[0], stack[1], stack[2] = start, size, 0
-    waiting = 3
+    top, sums_top = 3, _SUMS  # behind the last part, and the last sum
     total = np.float32(0)
-    while waiting:
-        waiting -= 3
-        first, count, depth = stack[waiting], stack[waiting + 1], stack[waiting + 2]
+    while top:
+        top -= 3
+        first, count, depth = stack[top], stack[top + 1], stack[top + 2]
         while count > UNROLLED:  # the first half comes first
             half = count // 2 - count // 2 % ACCUMULATORS
             depth += 1
-            stack[waiting], stack[waiting + 1] = first + half, count - half
-            stack[waiting + 2] = depth
-            waiting += 3
+            stack[top], stack[top + 1], stack[top + 2] = first + half, count - half, depth
+            top += 3
             count = half
         total = _unrolled_sum(source, first, count)
-        while sums > 3 * 64 and stack[sums - 1] == depth:  # of the half before it
-            sums -= 2
-            total = _single(np.uint32(stack[sums])) + total
+        while sums_top > _SUMS and stack[sums_top - 1] == depth:  # of the half before it
+            sums_top -= 2
+            total = _single(np.uint32(stack[sums_top])) + total
             depth -= 1
-        stack[sums], stack[sums + 1] = np.int64(_word(total)), depth
-        sums += 2
+        stack[sums_top], stack[sums_top + 1] = np.int64(_word(total)), depth
+        sums_top += 2
     return total
 
 
@@ -382,33 +386,29 @@ NOTHING = np.uint32(0xFFFFFFFF)
 """Stands for no update."""
 
 
-def link_updates(targets: Longs, count: int, first: Words, following: Words) -> None:
-    """Of each target the first update, and of each update the next one of the same target.
-
-    `first` holds `NOTHING` for every target before.
-    """
-    for back in range(count):
-        update = count - 1 - back
-        target = targets[update]
-        following[update] = first[target]
-        first[target] = np.uint32(update)
-
-
 def join_updates(
     join: int,
     table: Singles,
     rows: int,
     size: int,
+    targets: Longs,
+    updates: Singles,
+    count: int,
     first: Words,
     following: Words,
-    updates: Singles,
     partial: Singles,
     depths: Longs,
 ) -> None:
-    """Join every row of a table with its updates, which are joined in pairs of neighbours before.
+    """Join rows of a table with updates, those of one row in pairs of neighbours before.
 
-    There is room for 32 partial results, rows of `size` elements, and their depths.
+    `first` gets the first update of each row, and holds `NOTHING` before, `following` the next one
+    of the same row. There is room for as many partial results, and depths, as `count` has bits.
     """
+    for back in range(count):
+        last = count - 1 - back
+        target = targets[last]
+        following[last] = first[target]
+        first[target] = np.uint32(last)
     for row in range(rows):
         update = first[row]
         if update == NOTHING:

@@ -13,7 +13,7 @@ import numpy as np
 from ncc_runtime.execution.values.kernels.blockwise import BLOCK_BYTES, BlockPlan
 from ncc_runtime.execution.values.kernels.compute import KERNELS_INTO, STRIP
 from ncc_runtime.execution.values.kernels.folds import PART_ELEMENTS, SUMS, has_loop
-from ncc_runtime.execution.values.kernels.indexing import scatters_in_place
+from ncc_runtime.execution.values.kernels.indexing import elements_of_row, scatters_in_place
 from ncc_runtime.execution.values.kernels.numbers import HOST_FLOATS, is_narrow_float, wide_type
 from ncc_runtime.execution.values.kernels.products import PATCH_ELEMENTS
 from ncc_runtime.execution.values.kernels.regions import single_opcode
@@ -31,8 +31,8 @@ _ELEMENTWISE = (Shape.UNARY, Shape.BINARY, Shape.TERNARY)
 _INDEX = 8
 """Bytes of an index, and of what integers are multiplied in, as kernels compute with them."""
 
-_SORTED_INDEX = 60
-"""Bytes for each index of a scatter, which sorts them."""
+_SORTED_INDEX = 68
+"""Bytes for each index, or row, of updates of a scatter, which sorts them."""
 
 _Attributes = Mapping[str, AttributeValue]
 
@@ -113,7 +113,8 @@ def step_scratch(
     if opcode == "scatter":
         call = KernelCall(program, opcode, attributes, tuple(results), np.arange(0))
         is_in_place &= scatters_in_place(call, operands[0].shape, operands[-1].shape)
-        return _scatter_scratch(operands, len(results), is_in_place)
+        row = elements_of_row(call, operands[0].shape, operands[-1].shape)
+        return _scatter_scratch(operands, len(results), is_in_place, row)
     if opcode in ("sort", "topk"):
         return HostBytes(_INDEX * operands[0].elements + 2 * operands[0].size_bytes + own)
     if opcode == "reduce":
@@ -211,12 +212,18 @@ def _gather_scratch(
     return HostBytes(indices + (0 if is_in_place else result.size_bytes))
 
 
-def _scatter_scratch(operands: Sequence[Typed], count: int, is_in_place: bool) -> HostBytes:
-    """Tables of rows; updates that fit, those that share a target, in pairs, and combined."""
+def _scatter_scratch(
+    operands: Sequence[Typed], count: int, is_in_place: bool, row: int
+) -> HostBytes:
+    """Tables of rows; updates that fit, those that share a target, in pairs, and combined.
+
+    `row`: elements of a row. Of a window that is smaller than a dimension there are several.
+    """
     tables, updates = operands[is_in_place:count], operands[count + 1 :]
     own = sum(one.size_bytes for one in updates)
     combined = 4 * own + 2 * (sum(map(_wide_bytes, updates)) - own)
-    indices = _SORTED_INDEX * operands[count].elements
+    rows = operands[-1].elements // max(1, row)
+    indices = _SORTED_INDEX * max(operands[count].elements, rows)
     return HostBytes(sum(one.size_bytes for one in tables) + combined + indices)
 
 
