@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ncc_runtime.arrays import union
 from ncc_runtime.collectives.plan import IDLE, Plan, Transfer
 
 DATA, READY, FREE, RING, TRIGGER = range(5)
@@ -57,7 +58,7 @@ def semaphores_of(
                 (FREE, freed, first, last),
             ):
                 numbers.append(_numbers(stream, kind, lanes[where], at[where], other[where], ranks))
-    return np.unique(np.concatenate(numbers))
+    return union(*numbers)
 
 
 def by_rank(semaphores: np.ndarray, ranks: int) -> np.ndarray:

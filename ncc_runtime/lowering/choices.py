@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 import numpy as np
 
+from ncc_runtime.arrays import union
 from ncc_runtime.collectives.algorithms import rooted
 from ncc_runtime.collectives.choose import ALGORITHMS, Candidate, Choice, Chooser, shows_order
 from ncc_runtime.collectives.plan import Buffers, Job
@@ -231,7 +232,7 @@ class ProgramChooser:
                 every = self.chooser.candidates(job, groups, self._price_all, policy)
                 beyond = attrs.evolve(candidate_set, candidates=every)
                 choice = attrs.evolve(self._choice(beyond, taken, to_leave), is_beyond_policy=True)
-            taken = np.union1d(taken, self._taken_by(candidate_set.job, choice.chosen))
+            taken = union(taken, self._taken_by(candidate_set.job, choice.chosen))
             choices.append(choice)
         return choices
 
@@ -245,7 +246,7 @@ class ProgramChooser:
             forced = forced if each.users is None else [each.users]
             takes = [self._taken_by(each.job, candidate) for candidate in forced or able]
             least = min(takes, key=lambda taken: int(self._by_rank(taken).max()), default=later)
-            later = np.union1d(later, least)
+            later = union(later, least)
         return reserved[::-1]
 
     def _choice(
@@ -258,7 +259,7 @@ class ProgramChooser:
         if self._by_rank(taken).max() > self._limit:
             # by what was forced before: lowering refuses that, with a better message
             return self.chooser.best(job, candidates)
-        others = np.union1d(taken, to_leave)
+        others = union(taken, to_leave)
         if self._price_all:
             candidates = tuple(self._with_room(job, candidate, others) for candidate in candidates)
         # only the best one is checked: counting the semaphores of a candidate is costly
@@ -343,7 +344,7 @@ class ProgramChooser:
         """The candidate, or why it has no room beside the semaphores of others."""
         if candidate.reason or self._is_forced(job, candidate):
             return candidate
-        need = self._by_rank(np.union1d(others, self._taken_by(job, candidate)))
+        need = self._by_rank(union(others, self._taken_by(job, candidate)))
         rank = int(need.argmax())
         if need[rank] <= self._limit:
             return candidate

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import attrs
 import numpy as np
 
+from ncc_runtime.arrays import union
 from ncc_runtime.order import Obligations
 
 BLOCK_CELLS = 1 << 18
@@ -30,7 +31,7 @@ class Intervals:
     @classmethod
     def cut(cls, start: np.ndarray, end: np.ndarray) -> "Intervals":
         """Cut at both ends of all spans."""
-        return cls(np.unique(np.concatenate((start, end))))
+        return cls(union(start, end))
 
     def __len__(self) -> int:
         return max(0, len(self.edges) - 1)

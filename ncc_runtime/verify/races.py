@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.arrays import distinct
 from ncc_runtime.lowering.executable import IDLE, Executable
 from ncc_runtime.neff.placeholder import CollectiveOp
 from ncc_runtime.order import NOBODY, Batch, Chosen, GreedyRun, Obligations, OrderedQueues, unmet
@@ -92,11 +93,11 @@ def unproved(queues: OrderedQueues, due: Obligations) -> np.ndarray:
     left = np.arange(len(due))
     if not len(due):
         return left
-    chosen = np.unique(due.of_rank)
+    chosen = distinct(due.of_rank)
     near = Neighbours(queues.ranks, due)
     if near.width * NEIGHBOURS_SAVE < len(chosen):
         left = left[unmet(queues, near, due)]
-        chosen = np.unique(due.of_rank[left])
+        chosen = distinct(due.of_rank[left])
     entry_bytes = queues.count * np.min_scalar_type(queues.longest).itemsize
     width = max(1, CLOCK_BYTES // (queues.ranks * entry_bytes))
     found = [np.zeros(0, np.int64)]
@@ -122,7 +123,7 @@ class Neighbours:
                 due.of_rank * ranks + due.rank,
             )
         )
-        self._keys = np.unique(pairs)  # (rank, tracked) as one number, ascending
+        self._keys = distinct(pairs)  # (rank, tracked) as one number, ascending
         rank = self._keys // ranks
         counts = np.bincount(rank, minlength=ranks)
         self._slot = np.arange(len(rank)) - (np.cumsum(counts) - counts)[rank]

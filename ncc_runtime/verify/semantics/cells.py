@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.arrays import distinct, union
 from ncc_runtime.verify.bindings import Binding, Role, extents_of
 from ncc_runtime.verify.counters import narrowed
 from ncc_runtime.verify.segments import DmaRingRows
@@ -172,7 +173,7 @@ def cells_of(
     for number in np.flatnonzero(extents.is_written & is_even).tolist():
         cuts[number] = np.arange(0, int(sizes[number]), int(widths[number]))
     if (shift == UNEVEN).any():
-        keys = distinct(np.concatenate([*_borders(extents, parts), *_edges(extents, rings)]))
+        keys = union(*_borders(extents, parts), *_edges(extents, rings))
     for number in np.flatnonzero(shift == UNEVEN).tolist():
         offset = keys - extents.base[number]
         cuts[number] = offset[(offset >= 0) & (offset < sizes[number])]
@@ -238,11 +239,3 @@ def _targets(rings: Sequence[DmaRingRows]) -> Iterator[tuple[np.ndarray, np.ndar
 def block_rows(ring: DmaRingRows) -> int:
     """How many rows of a ring are cut together."""
     return max(1, BLOCK_TRANSFERS // max(1, ring.peer.shape[1]))
-
-
-def distinct(values: np.ndarray) -> np.ndarray:
-    """The distinct values, ascending; sorts, where np.unique hashes and takes ten times as long."""
-    values = np.sort(values)
-    is_new = np.ones(len(values), bool)
-    np.not_equal(values[1:], values[:-1], out=is_new[1:])
-    return values[is_new]

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from ncc_runtime.arrays import union
 from ncc_runtime.lowering.cc_isa import DmaOpcode
 from ncc_runtime.lowering.executable import IDLE
 from ncc_runtime.verify.bindings import own_address
 from ncc_runtime.verify.conflicts import spread_out
 from ncc_runtime.verify.counters import narrowed
 from ncc_runtime.verify.segments import Segment
-from ncc_runtime.verify.semantics.cells import MemoryCells, block_rows, distinct
+from ncc_runtime.verify.semantics.cells import MemoryCells, block_rows
 from ncc_runtime.verify.semantics.fingerprints import Powers, factor, symbols
 
 KEPT_FAULTS = 4
@@ -354,7 +355,7 @@ class _Cutter:
                 keys.append((transfer << _OFFSET_BITS) | inside)
         if len(keys) == 1:
             return transfers, np.zeros(1, np.int64)
-        key = distinct(np.concatenate(keys))
+        key = union(*keys)
         return key >> _OFFSET_BITS, key & ((1 << _OFFSET_BITS) - 1)
 
     def _side(self, ranges: _Ranges, transfer: np.ndarray, inside: np.ndarray) -> Side:
