@@ -41,8 +41,13 @@ from ncc_runtime.collectives.cost.model import Groups, LoadsKey, PricingModel, T
 from ncc_runtime.collectives.cost.price import Price, least_ps, priced
 from ncc_runtime.collectives.layout import Arrange, GroupLayout, Members, UnsuitedError
 from ncc_runtime.collectives.plan import Job, Plan, Symmetry
-from ncc_runtime.collectives.plan_memory import shortage
-from ncc_runtime.collectives.symmetry import RepresentativeParts, group_symmetry, is_symmetric
+from ncc_runtime.collectives.plan_memory import check_room, shortage
+from ncc_runtime.collectives.symmetry import (
+    AsymmetryError,
+    RepresentativeParts,
+    group_symmetry,
+    is_symmetric,
+)
 from ncc_runtime.errors import LoweringError
 from ncc_runtime.machine_model.instances import FirstParts
 from ncc_runtime.machine_model.parts import Parts
@@ -297,7 +302,8 @@ class Candidate:
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
     least_ps: int | None = None  #: a lower bound of the price, where candidates are compared
     clock_ps: int | None = None  #: its time by the clock, where that decides
-    assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: plans are exact
+    assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: of all members
+    is_exact: bool = attrs.field(default=True, repr=False)  # False: what is assumed may not hold
 
     @property
     def time_ps(self) -> int:
@@ -369,13 +375,20 @@ class CandidateBuilder:
         ranks = (np.array(members, np.int32) for members in sharing.values())
         replica_groups = tuple(zip(plans, ranks, strict=True))
         return self._with_room(
-            job, Candidate(name, None, replica_groups=replica_groups, assumed=assumed)
+            job,
+            Candidate(
+                name,
+                None,
+                replica_groups=replica_groups,
+                assumed=assumed,
+                is_exact=assumed is None,
+            ),
         )
 
     def exact(self, job: Job, candidate: Candidate) -> Candidate:
-        """The candidate with plans that assume nothing; unchanged if they did not."""
+        """The candidate with plans that are as assumed, or of all members; exact ones unchanged."""
         assumed = candidate.assumed
-        if assumed is None:
+        if assumed is None or candidate.is_exact:
             return candidate
         key = assumed, self._is_reducing
         if key not in self._exact:
@@ -386,10 +399,31 @@ class CandidateBuilder:
                 self._exact[key] = self._made_exact(job, candidate, assumed)
         return self._exact[key]
 
+    def of_all_members(self, job: Job, candidate: Candidate) -> Candidate:
+        """An exact candidate with columns of every member; its price and time stay.
+
+        LoweringError if the host has no memory for them, AsymmetryError if they cannot be made.
+        """
+        assumed, replica_groups = candidate.assumed, candidate.replica_groups
+        if assumed is None:
+            return candidate
+        ranks = self._placement.ranks
+        check_room([(plan, groups.size) for plan, groups in replica_groups], ranks, ranks)
+        try:
+            plans = assumed.dropped(job, [plan for plan, _ in replica_groups])
+        except UnsuitedError as reason:
+            raise AsymmetryError(str(reason)) from None
+        groups = (groups for _, groups in replica_groups)
+        return attrs.evolve(
+            candidate, replica_groups=tuple(zip(plans, groups, strict=True)), assumed=None
+        )
+
     def _made_exact(self, job: Job, estimate: Candidate, assumed: AssumedSymmetry) -> Candidate:
         name, plans = estimate.name, [plan for plan, _ in estimate.replica_groups]
+        is_reduced = self._is_reducing
         try:
-            if not (self._is_reducing and assumed.holds(job, plans)):
+            is_reduced = is_reduced and assumed.holds(job, plans)
+            if not is_reduced:
                 most = max(plan.members for plan in plans)
                 if most > MANY and self._is_free(job):
                     return Candidate(
@@ -409,7 +443,10 @@ class CandidateBuilder:
             return Candidate(name, None, str(reason))
         groups = (groups for _, groups in estimate.replica_groups)
         replica_groups = tuple(zip(plans, groups, strict=True))
-        return self._with_room(job, Candidate(name, None, replica_groups=replica_groups))
+        left = assumed if is_reduced else None
+        return self._with_room(
+            job, Candidate(name, None, replica_groups=replica_groups, assumed=left)
+        )
 
     def _is_free(self, job: Job) -> bool:
         """Whether the user forces no algorithm."""
@@ -571,6 +608,13 @@ class Chooser:
                 return Choice(chosen, forced is not None, tuple(candidates))
             # the exact price is no less than the bound was: another candidate may be cheaper now
             candidates = [exact if each is chosen else each for each in candidates]
+
+    def of_all_members(self, job: Job, candidate: Candidate) -> Candidate:
+        """A candidate that can run, with columns of every member; its price and time stay.
+
+        LoweringError if the host has no memory for them, AsymmetryError if they cannot be made.
+        """
+        return self._builder.of_all_members(job, self._builder.exact(job, candidate))
 
     def with_price(self, job: Job, candidate: Candidate) -> Candidate:
         """The candidate, exact and with its price, if it can run."""

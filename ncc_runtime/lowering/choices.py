@@ -22,7 +22,7 @@ import numpy as np
 
 from ncc_runtime.arrays import union
 from ncc_runtime.collectives.algorithms import rooted
-from ncc_runtime.collectives.choose import ALGORITHMS, Candidate, Choice, Chooser, shows_order
+from ncc_runtime.collectives.choose import ALGORITHMS, MANY, Candidate, Choice, Chooser, shows_order
 from ncc_runtime.collectives.plan import Buffers, Job
 from ncc_runtime.collectives.semaphores import NO_SEMAPHORES, by_rank, semaphores_of
 from ncc_runtime.collectives.symmetry import AsymmetryError, RankSymmetry
@@ -30,7 +30,7 @@ from ncc_runtime.errors import LoweringError
 from ncc_runtime.lowering.capacity import rank_capacity
 from ncc_runtime.lowering.executable import RegisterLoad
 from ncc_runtime.lowering.lower_plan import Addresses, ReplicaGroups
-from ncc_runtime.machine_model.instances import are_placed_alike
+from ncc_runtime.machine_model.instances import are_equally_fast, are_placed_alike
 from ncc_runtime.machine_model.parts import Parts
 from ncc_runtime.machine_model.timing import TimingModel
 from ncc_runtime.neff.placeholder import Placeholder
@@ -98,10 +98,12 @@ PlansClock: TypeAlias = Callable[[Placeholder, Sequence[ReplicaGroups], RankSymm
 class ProgramChooser:
     """Chooses for one program on one placement.
 
-    With `times_only` the ranks of one instance stand for all where instances are alike: `symmetry`
-    says which ranks are to have columns. Not with users' plans, of which nothing is known. Where
-    lowering finds that they do not stand for all, `drop_symmetry` and choose again; what is known
-    of candidates is kept. With `price_all` every candidate gets its price. A `clock` decides
+    Where instances are placed alike, candidates are planned and priced for the ranks of one, and
+    only what is chosen gets columns of all. With `times_only`, and cores that are equally fast, one
+    stands for all there, too: `symmetry` says which ranks are to have columns. Not with users'
+    plans, of which nothing is known. Where lowering finds that one does not stand for all,
+    `drop_symmetry` and choose again; what is known of candidates is kept. With `price_all` every
+    candidate gets its price, of all ranks. A `clock` decides
     between candidates that are near in price; without one, and where several programs run
     together, which cannot be timed alone, the price does.
     """
@@ -134,16 +136,23 @@ class ProgramChooser:
 
             self._requests = plan_requests(program)
             self._files = assigned(plans, self._requests)
-        self.symmetry = RankSymmetry(program.ranks)
-        representatives = instance_ranks(program, placement) if times_only and not plans else None
-        if representatives is not None:
-            try:
-                self._find_candidates(representatives)
-                self.symmetry = RankSymmetry(program.ranks, representatives)
-            except AsymmetryError:
-                self._find_candidates()
-        else:
+        # the ranks that have columns: of plans that are compared, timed, and lowered in the end
+        self._planned = self._timed_on = self.symmetry = RankSymmetry(program.ranks)
+        instances = None
+        if not (plans or price_all) and (times_only or program.ranks <= MANY):
+            instances = alike_instances(program, placement)
+        if instances is None:
             self._find_candidates()
+            return
+        try:
+            self._find_candidates(instances.ranks)
+        except AsymmetryError:
+            self._find_candidates()
+            return
+        self._planned = RankSymmetry(program.ranks, instances.ranks)
+        if instances.are_equally_fast:
+            self._timed_on = self._planned
+            self.symmetry = self._planned if times_only else self.symmetry
 
     def _find_candidates(self, representatives: int | None = None) -> None:
         """What could run each placeholder, in order of first appearance."""
@@ -188,21 +197,27 @@ class ProgramChooser:
 
     def drop_symmetry(self) -> None:
         """Choose for an executable with columns of all ranks from now on."""
-        self.symmetry = RankSymmetry(self._program.ranks)
+        self._planned = self._timed_on = self.symmetry = RankSymmetry(self._program.ranks)
         self.chooser.drop_symmetry()
         self._semaphores.clear()
 
     def choose(self) -> tuple[ChosenPlans, ...]:
-        """What runs each placeholder, in order; LoweringError where nothing can."""
-        program = self._program
-        chosen = {
-            key: ChosenPlans(
-                choice,
-                tuple(replica_groups_of(program, self._sets[key].job, choice.chosen)),
-            )
-            for key, choice in self.choices().items()
-        }
+        """What runs each placeholder, in order; LoweringError where nothing can.
+
+        AsymmetryError where one instance does not stand for all.
+        """
+        program, chosen = self._program, {}
+        for key, choice in self.choices().items():
+            job = self._sets[key].job
+            choice = attrs.evolve(choice, chosen=self._on(self.symmetry, job, choice.chosen))
+            chosen[key] = ChosenPlans(choice, tuple(replica_groups_of(program, job, choice.chosen)))
         return tuple(chosen[self.key(number)] for number in range(len(program.placeholders)))
+
+    def _on(self, symmetry: RankSymmetry, job: Job, candidate: Candidate) -> Candidate:
+        """A candidate with the columns of ranks that are timed or lowered."""
+        if symmetry is self._planned:
+            return candidate
+        return self.chooser.of_all_members(job, candidate)
 
     def choices(self) -> dict[_Key, Choice]:
         """By key. If a greedy choice fails, again with semaphores reserved for later ones.
@@ -325,16 +340,19 @@ class ProgramChooser:
 
         AsymmetryError where one instance does not stand for all.
         """
-        plans = tuple(replica_groups_of(self._program, job, candidate))
-        transfers = sum(
-            len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
-            for groups in plans
-            for one_round in groups.plan.rounds
-        )
-        if self._clock is None or transfers > MOST_TIMED[self._policy]:
+        if self._clock is None:
             return None
         try:
-            return self._clock(job.placeholder, plans, self.symmetry)
+            on_all = self._on(self._timed_on, job, candidate)
+            plans = tuple(replica_groups_of(self._program, job, on_all))
+            transfers = sum(
+                len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
+                for groups in plans
+                for one_round in groups.plan.rounds
+            )
+            if transfers > MOST_TIMED[self._policy]:
+                return None
+            return self._clock(job.placeholder, plans, self._timed_on)
         except AsymmetryError:
             raise
         except LoweringError:
@@ -369,7 +387,7 @@ class ProgramChooser:
                 job.placeholder.stream,
                 self._program.ranks,
                 [(groups.plan, groups.ranks) for groups in every],
-                self.symmetry.representatives,
+                self._planned.representatives,
             )
         return self._semaphores[key]
 
@@ -424,14 +442,24 @@ def semaphore_limit(program: Program, topology: Topology) -> int:
     return len(program.semaphores) + SEMAPHORES_PER_CC_CORE * topology.rank_cc_cores
 
 
-def instance_ranks(program: Program, placement: Placement) -> int | None:
-    """Ranks of an instance, where several that are alike run one program; None elsewhere."""
+@attrs.frozen
+class AlikeInstances:
+    """Several instances that are placed alike and run one program."""
+
+    ranks: int  # of each
+    are_equally_fast: bool
+
+
+def alike_instances(program: Program, placement: Placement) -> AlikeInstances | None:
+    """The instances, if they are placed alike; None elsewhere."""
     topology = placement.topology
     if topology.nodes == 1 or len(stages_of(program)) > 1:
         return None
     model = TimingModel.from_topology(topology)
     parts = Parts(Routes(topology, placement), model, placement.ranks)
-    return placement.ranks // topology.nodes if are_placed_alike(parts) else None
+    if not are_placed_alike(parts):
+        return None
+    return AlikeInstances(placement.ranks // topology.nodes, are_equally_fast(parts))
 
 
 def job_of(program: Program, placeholder: Placeholder) -> Job:

@@ -15,7 +15,10 @@ IDLE = -1
 
 
 def are_placed_alike(parts: Parts) -> bool:
-    """Whether ranks of a place run on the same core, at the same rates, of all instances."""
+    """Whether ranks of a place run on the same core of all instances, behind the same links.
+
+    Cores may be slowed in one and not in another: nothing but times depends on that.
+    """
     topology, place = parts.routes.topology, parts.routes.placement
     count = topology.nodes
     if parts.ranks % count:
@@ -25,15 +28,21 @@ def are_placed_alike(parts: Parts) -> bool:
     columns = [
         chip_in_node,
         place.core,
-        topology.engines_percent(place.chip, place.core),
         topology.links.is_down,
-        *(parts.rates[parts.span(kind)] for kind in PartKind),
+        *(parts.rates[parts.span(kind)] for kind in PartKind if kind is not PartKind.DMA),
     ]
     return (
         bool((place.chip // topology.chips_per_node == node).all())
         and len(np.unique(topology.links.variant)) == 1
         and all(is_repeated(column, count) for column in columns if len(column))
     )
+
+
+def are_equally_fast(parts: Parts) -> bool:
+    """Whether cores that are placed alike run at the same rates in all instances."""
+    topology, place = parts.routes.topology, parts.routes.placement
+    speeds = topology.engines_percent(place.chip, place.core), parts.rates[parts.span(PartKind.DMA)]
+    return all(is_repeated(column, topology.nodes) for column in speeds)
 
 
 def is_repeated(column: np.ndarray, count: int) -> bool:
@@ -81,10 +90,13 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
 
 @attrs.frozen(eq=False)
 class FirstParts:
-    """Parts of the first instance, numbered anew, each representing its symmetric ones."""
+    """Parts of the first instance, numbered anew, each representing its symmetric ones.
+
+    These carry as much as it does, so the slowest of them says how long that takes.
+    """
 
     number: np.ndarray  # (parts,) of every part, its representative
-    rates: np.ndarray
+    rates: np.ndarray  # of the slowest part that it represents
     kinds: np.ndarray  # numbers of PartKind, ascending
 
     @classmethod
@@ -96,7 +108,9 @@ class FirstParts:
             np.arange(len(PartKind)),
             [parts.span(kind).stop - parts.span(kind).start for kind in PartKind],
         )
-        return cls(number, parts.rates[kept], kinds[kept])
+        rates = parts.rates[kept]
+        np.minimum.at(rates, number, parts.rates)
+        return cls(number, rates, kinds[kept])
 
     @property
     def count(self) -> int:

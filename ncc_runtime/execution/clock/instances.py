@@ -16,7 +16,12 @@ import numpy as np
 from ncc_runtime.execution.clock.columns import DistinctRows, distinct_rows, paired_rows
 from ncc_runtime.execution.control_flow import Decisions, PlannedDecisions
 from ncc_runtime.lowering.executable import IDLE, DmaQueue, Executable, Post, Queue, Sync
-from ncc_runtime.machine_model.instances import are_placed_alike, is_repeated, maps_of
+from ncc_runtime.machine_model.instances import (
+    are_equally_fast,
+    are_placed_alike,
+    is_repeated,
+    maps_of,
+)
 from ncc_runtime.machine_model.parts import Parts
 
 _MAPS = 1 << 32  # more than there are maps between instances
@@ -51,7 +56,8 @@ def symmetric_instances(executable: Executable, parts: Parts, decisions: Decisio
     if (
         count == 1
         or executable.representatives < executable.ranks
-        or not (are_placed_alike(parts) and _controlled_alike(executable, decisions))
+        or not (are_placed_alike(parts) and are_equally_fast(parts))
+        or not _controlled_alike(executable, decisions)
     ):
         return unreduced(executable)
     if not all(_rows_alike(queue, count) for queue in executable.queues):
