@@ -65,6 +65,11 @@ a minute."""
 TIE_PERCENT = 102
 """Of the fastest: up to which the cheapest by price stays, so that a tie is settled by one rule."""
 
+PLANNED_AS_ONE = 1024
+"""Ranks from which on it is quicker to plan candidates for one of alike instances, and to see that
+it stands for all, than to plan them for all: even at 512, half the time and a fifth of the memory
+at 2,048 (`benchmarks/planned_as_one.py`)."""
+
 NOTHING_FORCED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -98,12 +103,12 @@ PlansClock: TypeAlias = Callable[[Placeholder, Sequence[ReplicaGroups], RankSymm
 class ProgramChooser:
     """Chooses for one program on one placement.
 
-    Where instances are placed alike, candidates are planned and priced for the ranks of one, and
-    only what is chosen gets columns of all. With `times_only`, and cores that are equally fast, one
-    stands for all there, too: `symmetry` says which ranks are to have columns. Not with users'
-    plans, of which nothing is known. Where lowering finds that one does not stand for all,
-    `drop_symmetry` and choose again; what is known of candidates is kept. With `price_all` every
-    candidate gets its price, of all ranks. A `clock` decides
+    With `times_only` the ranks of one instance stand for all where instances are placed alike and
+    cores are equally fast: `symmetry` says which ranks are to have columns. Of many ranks the
+    candidates are planned for those of one instance in any case, and what is chosen gets columns of
+    all. Not with users' plans, of which nothing is known. Where lowering finds that one does not
+    stand for all, `drop_symmetry` and choose again; what is known of candidates is kept. With
+    `price_all` every candidate gets its price, of all ranks. A `clock` decides
     between candidates that are near in price; without one, and where several programs run
     together, which cannot be timed alone, the price does.
     """
@@ -138,10 +143,9 @@ class ProgramChooser:
             self._files = assigned(plans, self._requests)
         # the ranks that have columns: of plans that are compared, timed, and lowered in the end
         self._planned = self._timed_on = self.symmetry = RankSymmetry(program.ranks)
-        instances = None
-        if not (plans or price_all) and (times_only or program.ranks <= MANY):
-            instances = alike_instances(program, placement)
-        if instances is None:
+        instances = None if plans or price_all else alike_instances(program, placement)
+        stands_for_all = instances is not None and times_only and instances.are_equally_fast
+        if instances is None or not (stands_for_all or PLANNED_AS_ONE <= program.ranks <= MANY):
             self._find_candidates()
             return
         try:
@@ -152,7 +156,8 @@ class ProgramChooser:
         self._planned = RankSymmetry(program.ranks, instances.ranks)
         if instances.are_equally_fast:
             self._timed_on = self._planned
-            self.symmetry = self._planned if times_only else self.symmetry
+        if stands_for_all:
+            self.symmetry = self._planned
 
     def _find_candidates(self, representatives: int | None = None) -> None:
         """What could run each placeholder, in order of first appearance."""

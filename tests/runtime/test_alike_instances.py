@@ -1,5 +1,7 @@
 """Candidates planned for one of alike instances: the choice, price and plan are those of all."""
 
+from collections.abc import Iterator
+
 import attrs
 import numpy as np
 import pytest
@@ -29,6 +31,15 @@ OPS = (
     CollectiveOp.ALL_GATHER,
     CollectiveOp.ALL_TO_ALL,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_are_many() -> Iterator[None]:
+    """Few ranks are planned as many are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choices, "PLANNED_AS_ONE", 1)
+        yield
+
 
 CORES = st.builds(
     SlowedCore,
