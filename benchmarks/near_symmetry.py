@@ -7,7 +7,11 @@ the events whose times are not those of the alike machine; *after it* are those 
 after the first of them in a queue of a rank: no simulation of a common part and of what differs
 could do with fewer. Seconds are of the processor.
 
-Run: python benchmarks/near_symmetry.py [--ranks 256 1024] [--size-bytes N]
+With --shared it says instead, of every algorithm that runs on 256 ranks, at three sizes, which
+parts transfers of several instances contend for; where there are none, instances meet in semaphores
+alone.
+
+Run: python benchmarks/near_symmetry.py [--ranks 256 1024] [--size-bytes N] [--shared]
 """
 
 import argparse
@@ -155,6 +159,53 @@ def differing(case: Case, ranks: int, size_bytes: int) -> Differing:
     return Differing(len(cell), float(differ.mean()), float((last >= begins).mean()))
 
 
+def shared_parts(case: Case, ranks: int, size_bytes: int) -> str:
+    """Kinds of parts that the clock shares out among transfers of several instances."""
+    from ncc_runtime.errors import LoweringError
+    from ncc_runtime.execution.clock.instances import unreduced
+    from ncc_runtime.execution.clock.programs import ProgramTables
+    from ncc_runtime.execution.control_flow import PlannedDecisions
+    from ncc_runtime.machine_model.parts import Parts
+    from ncc_runtime.machine_model.timing import TimingModel
+    from ncc_runtime.runtime import load
+
+    try:
+        model = load(program_of(case, ranks, size_bytes), "trn2", algorithms=case.forced)
+    except LoweringError:
+        return "does not run"
+    executable = model.executable
+    parts = Parts(executable.routes, TimingModel.from_topology(executable.topology), ranks)
+    tables = ProgramTables(executable, parts, unreduced(executable))
+    program = tables.program(PlannedDecisions(executable, {}), {})
+    instance = np.arange(ranks) // (ranks // executable.topology.nodes)
+    user = np.zeros(len(program.route), np.int64)  # the instance that performs a route's transfers
+    for queue in program.queue:
+        rows = program.row[queue["base"] : queue["base"] + queue["length"]]
+        cells = rows["route"][:, None] + queue["route"] * np.arange(ranks)
+        routes = program.cells[cells]
+        moves = routes >= 0
+        user[routes[moves]] = np.broadcast_to(instance, routes.shape)[moves]
+    by_route = np.repeat(user, program.route["end_use"] - program.route["first_use"])
+    users = np.unique(np.stack((program.use["part"], by_route)), axis=1)[0]
+    found = np.unique(users[1:][users[1:] == users[:-1]])
+    kinds = {parts.kind(int(part)).value for part in found if part < parts.count}
+    return ", ".join(sorted(kinds)) or "none"
+
+
+def tell_shared(ranks: int) -> None:
+    """A line for each algorithm and size."""
+    from ncc_runtime.collectives.choose import ALGORITHMS
+    from ncc_runtime.report import bench
+
+    print(f"{time.strftime('%Y-%m-%d')}, {ranks} ranks of trn2: parts shared between instances")
+    for operator in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
+        op = bench.OPERATORS[operator].op
+        for algorithm in ALGORITHMS[op]:
+            case = Case(f"{op.value} {algorithm}", operator, {op.value: algorithm})
+            found = [alone(shared_parts, case, ranks, 1 << shift) for shift in (14, 20, 26)]
+            print(f"{case.name:37}{'16 KiB: {}; 1 MiB: {}; 64 MiB: {}'.format(*found)}", flush=True)
+
+
 def alone(work: Callable[..., Found], *given: object) -> Found:
     """What a function finds in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -165,7 +216,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="*", default=[256, 1024])
     parser.add_argument("--size-bytes", type=int, default=1 << 20)
+    parser.add_argument("--shared", action="store_true")
     arguments = parser.parse_args()
+    if arguments.shared:
+        tell_shared(256)
+        return
     print(
         f"{time.strftime('%Y-%m-%d')} {platform.machine()}, {arguments.size_bytes:,} bytes; "
         "alike, one core slowed; seconds of the processor"

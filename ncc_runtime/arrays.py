@@ -6,8 +6,8 @@ import numpy as np
 def distinct(values: np.ndarray) -> np.ndarray:
     """The distinct values of (n,) whole numbers, ascending; `values` may be empty.
 
-    It sorts; np.unique (numpy 2.3 and later) hashes, and takes some sixty times as long where most
-    of many values differ.
+    It sorts; np.unique of numpy 2.3 and later hashes, and takes tens of times as long where many
+    values differ (docs/decisions.md, 161).
     """
     values = np.sort(values)
     is_new = np.ones(len(values), bool)
