@@ -24,6 +24,7 @@ MACHINE = "ncc_runtime.machine_model"
 PROGRESS = "ncc_runtime.progress"
 CACHE = "ncc_runtime.user_cache"
 MACHINE_CODE = "ncc_runtime.machine_code"
+ARRAYS = "ncc_runtime.arrays"  # what numpy has too slowly
 ORDER = "ncc_runtime.order"  # for who proves, never for who lowers or runs
 
 RANKED = "ncc_runtime.ranked_array"
@@ -34,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ncc_runtime.errors": set(),
     "ncc_runtime.input_files": set(),
     PROGRESS: set(),
+    ARRAYS: set(),
     RANKED: set(),
     CACHE: set(),
     "ncc_runtime.record_code": {CACHE},
@@ -58,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     MACHINE: {ERRORS, NEFF, "ncc_runtime.placement", "ncc_runtime.topology"},
     "ncc_runtime.collectives": {
+        ARRAYS,
         PROGRESS,
         ERRORS,
         "ncc_runtime.group_rules",
@@ -81,6 +84,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "ncc_runtime.topology",
     },
     "ncc_runtime.lowering": {
+        ARRAYS,
         PROGRESS,
         ERRORS,
         NEFF,
@@ -96,6 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "ncc_runtime.verify.proof": set(),
     "ncc_runtime.verify": {  # plans and executables are data; how they were made is not its to see
+        ARRAYS,
         PROGRESS,
         ERRORS,
         NEFF,

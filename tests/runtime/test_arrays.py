@@ -7,9 +7,8 @@ from hypothesis.extra import numpy as arrays
 
 from ncc_runtime.arrays import distinct, union
 
-NUMBERS = arrays.arrays(
-    np.int64, st.integers(0, 20), elements=st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
-)
+WHOLE = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
+NUMBERS = arrays.arrays(np.int64, st.integers(0, 20), elements=WHOLE)
 
 
 @given(NUMBERS)

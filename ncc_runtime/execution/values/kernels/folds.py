@@ -10,13 +10,14 @@ initial values come from the left. Three kinds of folds have loops of their own,
   numpy's own reduction.
 - Sums and products of narrow floats stay in float32, and are rounded in every round.
 
-Rows of float32 have machine code for sums and extremes, with the same bits.
+Rows of float32 and of bfloat16 have machine code for sums and extremes, with the same bits.
 
 All others are computed by the region, on parts of the array that stay in the host's cache.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -116,11 +117,14 @@ def _fold_by(opcode: str, dtype: np.dtype) -> _Fold | None:
     if wide.kind == "b" and opcode in _OF_BOOLEANS:
         of_booleans = _OF_BOOLEANS[opcode]
         return lambda array: of_booleans.reduce(array, axis=1)
+    join: _Fold | None = None
     if wide.kind == "f" and opcode in _EXTREMES:
-        return _in_wide_type(lambda array: _extreme(opcode, array), dtype)
-    if is_narrow_float(dtype) and opcode in SUMS:
-        return lambda array: _narrow_pairs(SUMS[opcode], array)
-    return None
+        join = _in_wide_type(lambda array: _extreme(opcode, array), dtype)
+    elif is_narrow_float(dtype) and opcode in SUMS:
+        join = partial(_narrow_pairs, SUMS[opcode])
+    if join is not None and dtype.name == "bfloat16" and opcode in _LOOPS_OF_BFLOAT16_ROWS:
+        return partial(_of_bfloat16_rows, opcode, join)
+    return join
 
 
 def _in_wide_type(join: _Fold, dtype: np.dtype) -> _Fold:
@@ -132,6 +136,27 @@ def _in_wide_type(join: _Fold, dtype: np.dtype) -> _Fold:
         return [narrowed(join(widened(arrays[0])), dtype)]
 
     return lambda array: _in_parts(joined, [array])[0]
+
+
+_LOOPS_OF_BFLOAT16_ROWS = {
+    "add": "sum_rows_of_bfloat16",
+    "maximum": "largest_of_bfloat16_rows",
+    "minimum": "smallest_of_bfloat16_rows",
+}
+
+
+def _of_bfloat16_rows(opcode: str, otherwise: _Fold, array: np.ndarray) -> np.ndarray:
+    """By machine code where whole rows of bfloat16 are folded, with the bits of the other fold."""
+    rows, size, columns = array.shape
+    run = None
+    if columns == 1 and size <= PART_ELEMENTS and array.flags.c_contiguous:
+        run = loop(_LOOPS_OF_BFLOAT16_ROWS[opcode], array.size)
+    if run is None:
+        return otherwise(array)
+    room = [np.empty(size + 1, np.float32)] if opcode == "add" else []
+    of_rows = np.empty((rows, 1), array.dtype)
+    run(array, of_rows, rows, size, *room)
+    return of_rows
 
 
 _LOOPS_OF_ROWS = {"maximum": "largest_of_rows", "minimum": "smallest_of_rows"}

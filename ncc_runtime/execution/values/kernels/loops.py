@@ -27,6 +27,7 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(0x80000000)
 _INFINITY = np.uint32(0x7F800000)
 _NAN = np.uint32(0x7FC00000)
+_SHORT_NAN = np.uint16(0x7FC0)
 _0 = np.uint32(0)
 _1 = np.uint32(1)
 
@@ -378,6 +379,74 @@ def _unrolled_sum(source: Singles, start: int, size: int) -> np.float32:
     for i in range(start + done, start + size):
         total = total + source[i]
     return total
+
+
+# ---- folds of rows of bfloat16
+
+
+def sum_rows_of_bfloat16(
+    source: Halves, target: Halves, rows: int, size: int, room: Singles
+) -> None:
+    """Of each row, of at least one element, the sum of neighbours in pairs, rounded in every round.
+
+    An odd last one is kept. The room has two parts of (size + 1) // 2.
+    """
+    for row in range(rows):
+        start, pairs = row * size, size // 2
+        for i in range(pairs):
+            one = _of_bfloat16(source[start + 2 * i])
+            room[i] = _rounded_to_bfloat16(one + _of_bfloat16(source[start + 2 * i + 1]))
+        if size % 2:
+            room[pairs] = _of_bfloat16(source[start + size - 1])
+        here, there, left = 0, (size + 1) // 2, (size + 1) // 2
+        while left > 1:
+            for i in range(left // 2):
+                pair = room[here + 2 * i] + room[here + 2 * i + 1]
+                room[there + i] = _rounded_to_bfloat16(pair)
+            if left % 2:
+                room[there + left // 2] = room[here + left - 1]
+            here, there, left = there, here, (left + 1) // 2
+        target[row] = np.uint16(_word(room[here]) >> np.uint32(16))
+
+
+def largest_of_bfloat16_rows(source: Halves, target: Halves, rows: int, size: int) -> None:
+    """Of each row the largest, of at least one; NaN wins, -0 is less than +0."""
+    for row in range(rows):
+        largest, has_nan = np.int16(-0x8000), np.uint16(0)
+        for i in range(row * size, row * size + size):
+            largest = max(largest, _in_short_order(source[i]))
+            has_nan = np.uint16(has_nan | _is_short_nan(source[i]))
+        target[row] = _SHORT_NAN if has_nan else _of_short_order(largest)
+
+
+def smallest_of_bfloat16_rows(source: Halves, target: Halves, rows: int, size: int) -> None:
+    """Of each row the smallest, of at least one; NaN wins, -0 is less than +0."""
+    for row in range(rows):
+        smallest, has_nan = np.int16(0x7FFF), np.uint16(0)
+        for i in range(row * size, row * size + size):
+            smallest = min(smallest, _in_short_order(source[i]))
+            has_nan = np.uint16(has_nan | _is_short_nan(source[i]))
+        target[row] = _SHORT_NAN if has_nan else _of_short_order(smallest)
+
+
+def _of_bfloat16(half: np.uint16) -> np.float32:
+    return _single(np.uint32(np.uint32(half) << np.uint32(16)))
+
+
+def _in_short_order(half: np.uint16) -> np.int16:
+    """A whole number that is larger where the float is."""
+    number = np.int16(half)
+    return np.int16(number ^ np.int16(np.int16(number >> np.int16(15)) & np.int16(0x7FFF)))
+
+
+def _of_short_order(number: np.int16) -> np.uint16:
+    """The float of which `_in_short_order` makes a whole number: twice done is undone."""
+    return np.uint16(_in_short_order(np.uint16(number)))
+
+
+def _is_short_nan(half: np.uint16) -> np.uint16:
+    is_nan = np.uint16(half & np.uint16(0x7FFF)) > np.uint16(0x7F80)
+    return np.uint16(1) if is_nan else np.uint16(0)
 
 
 # ---- scatters into rows of float32
