@@ -45,6 +45,7 @@ from ncc_runtime.collectives.plan_memory import check_room, shortage
 from ncc_runtime.collectives.symmetry import (
     AsymmetryError,
     RepresentativeParts,
+    check_groups,
     group_symmetry,
     is_symmetric,
 )
@@ -302,8 +303,8 @@ class Candidate:
     replica_groups: tuple[tuple[Plan, Groups], ...] = attrs.field(default=(), repr=False)
     least_ps: int | None = None  #: a lower bound of the price, where candidates are compared
     clock_ps: int | None = None  #: its time by the clock, where that decides
-    assumed: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: of all members
-    is_exact: bool = attrs.field(default=True, repr=False)  # False: what is assumed may not hold
+    reduction: AssumedSymmetry | None = attrs.field(default=None, repr=False)  # None: all members'
+    is_exact: bool = attrs.field(default=True, repr=False)  # False: the reduction may not hold
 
     @property
     def time_ps(self) -> int:
@@ -369,9 +370,9 @@ class CandidateBuilder:
             ]
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
-        assumed = None
+        reduction = None
         if any(plan.symmetry is not None for plan in plans):
-            assumed = AssumedSymmetry(algorithm, *zip(*sharing, strict=True))
+            reduction = AssumedSymmetry(algorithm, *zip(*sharing, strict=True))
         ranks = (np.array(members, np.int32) for members in sharing.values())
         replica_groups = tuple(zip(plans, ranks, strict=True))
         return self._with_room(
@@ -380,23 +381,23 @@ class CandidateBuilder:
                 name,
                 None,
                 replica_groups=replica_groups,
-                assumed=assumed,
-                is_exact=assumed is None,
+                reduction=reduction,
+                is_exact=reduction is None,
             ),
         )
 
     def exact(self, job: Job, candidate: Candidate) -> Candidate:
         """The candidate with plans that are as assumed, or of all members; exact ones unchanged."""
-        assumed = candidate.assumed
-        if assumed is None or candidate.is_exact:
+        reduction = candidate.reduction
+        if reduction is None or candidate.is_exact:
             return candidate
-        key = assumed, self._is_reducing
+        key = reduction, self._is_reducing
         if key not in self._exact:
-            reduced = self._exact.get((assumed, True))
+            reduced = self._exact.get((reduction, True))
             if reduced and all(plan.symmetry is None for plan, _ in reduced.replica_groups):
                 self._exact[key] = reduced  # there was nothing to reduce then
             else:
-                self._exact[key] = self._made_exact(job, candidate, assumed)
+                self._exact[key] = self._made_exact(job, candidate, reduction)
         return self._exact[key]
 
     def of_all_members(self, job: Job, candidate: Candidate) -> Candidate:
@@ -404,26 +405,26 @@ class CandidateBuilder:
 
         LoweringError if the host has no memory for them, AsymmetryError if they cannot be made.
         """
-        assumed, replica_groups = candidate.assumed, candidate.replica_groups
-        if assumed is None:
+        reduction, replica_groups = candidate.reduction, candidate.replica_groups
+        if reduction is None:
             return candidate
         ranks = self._placement.ranks
         check_room([(plan, groups.size) for plan, groups in replica_groups], ranks, ranks)
         try:
-            plans = assumed.dropped(job, [plan for plan, _ in replica_groups])
+            plans = reduction.dropped(job, [plan for plan, _ in replica_groups])
         except UnsuitedError as reason:
             raise AsymmetryError(str(reason)) from None
         groups = (groups for _, groups in replica_groups)
         return attrs.evolve(
-            candidate, replica_groups=tuple(zip(plans, groups, strict=True)), assumed=None
+            candidate, replica_groups=tuple(zip(plans, groups, strict=True)), reduction=None
         )
 
-    def _made_exact(self, job: Job, estimate: Candidate, assumed: AssumedSymmetry) -> Candidate:
+    def _made_exact(self, job: Job, estimate: Candidate, reduction: AssumedSymmetry) -> Candidate:
         name, plans = estimate.name, [plan for plan, _ in estimate.replica_groups]
-        is_reduced = self._is_reducing
+        holds = False
         try:
-            is_reduced = is_reduced and assumed.holds(job, plans)
-            if not is_reduced:
+            holds = self._is_reducing and reduction.holds(job, plans)
+            if not holds:
                 most = max(plan.members for plan in plans)
                 if most > MANY and self._is_free(job):
                     return Candidate(
@@ -438,15 +439,15 @@ class CandidateBuilder:
                 short = shortage(sizes, ranks, ranks)
                 if short:
                     return Candidate(name, None, short)
-                plans = assumed.dropped(job, plans)
+                plans = reduction.dropped(job, plans)
         except UnsuitedError as reason:
             return Candidate(name, None, str(reason))
         groups = (groups for _, groups in estimate.replica_groups)
         replica_groups = tuple(zip(plans, groups, strict=True))
-        left = assumed if is_reduced else None
-        return self._with_room(
-            job, Candidate(name, None, replica_groups=replica_groups, assumed=left)
+        exact = Candidate(
+            name, None, replica_groups=replica_groups, reduction=reduction if holds else None
         )
+        return self._with_room(job, exact)
 
     def _is_free(self, job: Job) -> bool:
         """Whether the user forces no algorithm."""
@@ -527,8 +528,11 @@ class Chooser:
 
         They are estimates, with lower bounds of the price if several can run; `best` makes exact
         what matters. With `price_all` all are exact and priced, also beside a forced one. The
-        policy is the chooser's if none is given.
+        policy is the chooser's if none is given. AsymmetryError if one instance is to stand for
+        all and does not.
         """
+        if self._representatives is not None:
+            check_groups(groups, self._representatives, self._placement.ranks)
         algorithms = ALGORITHMS[job.placeholder.op]
         forced = self._forced.get(job.placeholder.op.value)
         if forced is not None and self._deterministic and shows_order(job.placeholder):
@@ -610,10 +614,7 @@ class Chooser:
             candidates = [exact if each is chosen else each for each in candidates]
 
     def of_all_members(self, job: Job, candidate: Candidate) -> Candidate:
-        """A candidate that can run, with columns of every member; its price and time stay.
-
-        LoweringError if the host has no memory for them, AsymmetryError if they cannot be made.
-        """
+        """As CandidateBuilder.of_all_members, for any candidate that can run."""
         return self._builder.of_all_members(job, self._builder.exact(job, candidate))
 
     def with_price(self, job: Job, candidate: Candidate) -> Candidate:

@@ -9,7 +9,8 @@ as symmetry reduction (Emerson and Sistla, "Symmetry and model checking", 1996).
 It takes three steps, and each raises or says no where the symmetry ends:
 
     group   its members come instance by instance, as many in each, at the same places
-            (`group_symmetry`), so a plan needs the columns of the first instance's members only
+            (`group_symmetry`), so a plan needs the columns of the first instance's members only;
+            all groups together take the same places of every instance (`check_groups`)
     plan    an algorithm may treat instances differently all the same. It goes by the numbers of
             members, so its plan is made again with other instances numbered first: it has to come
             out equal in sizes, rings, strands and in who takes part (`is_symmetric`)
@@ -103,6 +104,24 @@ def group_symmetry(group: np.ndarray, representatives: int) -> Symmetry | None:
     if (places != places[0]).any() or (nodes != nodes[:, :1]).any():
         raise AsymmetryError("members of a group do not come instance by instance, alike")
     return Symmetry(count)
+
+
+def check_groups(groups: Sequence[Sequence[int]], representatives: int, ranks: int) -> None:
+    """AsymmetryError unless groups take the same places of every instance.
+
+    So that what is priced for the groups of the first instance holds for all: groups inside
+    instances have the same members in each, others as many instances and the same members there.
+    """
+    shares: list[list[tuple[int, ...]]] = [[] for _ in range(ranks // representatives)]
+    for group in groups:
+        members = np.array(group)
+        node = members // representatives
+        nodes = np.unique(node).tolist()
+        for one in nodes:
+            places = members[node == one] % representatives
+            shares[one].append((len(nodes), *places.tolist()))
+    if any(sorted(share) != sorted(shares[0]) for share in shares[1:]):
+        raise AsymmetryError("groups do not take the same places of every instance")
 
 
 def representative_members(groups: np.ndarray, representatives: int) -> np.ndarray:

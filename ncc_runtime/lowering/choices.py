@@ -59,16 +59,15 @@ UNPUBLISHED_PERCENT = 300
 2.9 times the clock (`benchmarks/price_and_clock.py`), of others within a few percent of it."""
 
 MOST_TIMED: Mapping[Policy, int] = MappingProxyType({Policy.NEURON: 100_000, Policy.BEST: 500_000})
-"""Transfers of a candidate, of all members, up to which it is timed: seconds of the clock, and half
-a minute."""
+"""Transfers of a candidate, of the members that get columns in the end, up to which it is timed:
+seconds of the clock, and half a minute."""
 
 TIE_PERCENT = 102
 """Of the fastest: up to which the cheapest by price stays, so that a tie is settled by one rule."""
 
 PLANNED_AS_ONE = 1024
 """Ranks from which on it is quicker to plan candidates for one of alike instances, and to see that
-it stands for all, than to plan them for all: even at 512, half the time and a fifth of the memory
-at 2,048 (`benchmarks/planned_as_one.py`)."""
+it stands for all, than to plan them for all (`benchmarks/planned_as_one.py`)."""
 
 NOTHING_FORCED: Mapping[str, str] = MappingProxyType({})
 
@@ -214,13 +213,14 @@ class ProgramChooser:
         program, chosen = self._program, {}
         for key, choice in self.choices().items():
             job = self._sets[key].job
-            choice = attrs.evolve(choice, chosen=self._on(self.symmetry, job, choice.chosen))
+            chosen_plans = self._with_columns(self.symmetry, job, choice.chosen)
+            choice = attrs.evolve(choice, chosen=chosen_plans)
             chosen[key] = ChosenPlans(choice, tuple(replica_groups_of(program, job, choice.chosen)))
         return tuple(chosen[self.key(number)] for number in range(len(program.placeholders)))
 
-    def _on(self, symmetry: RankSymmetry, job: Job, candidate: Candidate) -> Candidate:
-        """A candidate with the columns of ranks that are timed or lowered."""
-        if symmetry is self._planned:
+    def _with_columns(self, symmetry: RankSymmetry, job: Job, candidate: Candidate) -> Candidate:
+        """A candidate with the columns of the ranks that are timed or lowered."""
+        if symmetry == self._planned:
             return candidate
         return self.chooser.of_all_members(job, candidate)
 
@@ -345,23 +345,26 @@ class ProgramChooser:
 
         AsymmetryError where one instance does not stand for all.
         """
-        if self._clock is None:
+        is_whole = self.symmetry == RankSymmetry(self._program.ranks)
+        transfers = sum(
+            len(one_round.transfers) * (plan.members if is_whole else plan.columns) * len(groups)
+            for plan, groups in candidate.replica_groups
+            for one_round in plan.rounds
+        )
+        if self._clock is None or transfers > MOST_TIMED[self._policy]:
             return None
-        try:
-            on_all = self._on(self._timed_on, job, candidate)
-            plans = tuple(replica_groups_of(self._program, job, on_all))
-            transfers = sum(
-                len(one_round.transfers) * groups.plan.columns * len(groups.ranks)
-                for groups in plans
-                for one_round in groups.plan.rounds
-            )
-            if transfers > MOST_TIMED[self._policy]:
+        # where one instance does not stand for all, by the ranks that get columns in the end
+        for symmetry in dict.fromkeys((self._timed_on, self.symmetry)):
+            try:
+                with_columns = self._with_columns(symmetry, job, candidate)
+                plans = tuple(replica_groups_of(self._program, job, with_columns))
+                return self._clock(job.placeholder, plans, symmetry)
+            except AsymmetryError:
+                if symmetry == self.symmetry:
+                    raise
+            except LoweringError:
                 return None
-            return self._clock(job.placeholder, plans, self._timed_on)
-        except AsymmetryError:
-            raise
-        except LoweringError:
-            return None
+        return None
 
     def _with_room(self, job: Job, candidate: Candidate, others: np.ndarray) -> Candidate:
         """The candidate, or why it has no room beside the semaphores of others."""

@@ -1,8 +1,8 @@
 """Symmetry between instances: the first one's ranks and parts represent those of all.
 
 The ranks of an instance are numbered one after another. A rank's *place* is its number inside its
-instance. Ranks of one place are symmetric where they run on the same core at the same rates, and
-communicate with ranks of one place.
+instance. Ranks of one place do the same where they run on the same core and communicate with ranks
+of one place; they do it at the same times where their cores are equally fast, too.
 """
 
 import attrs
@@ -92,7 +92,8 @@ def part_classes(parts: Parts, count: int) -> np.ndarray:
 class FirstParts:
     """Parts of the first instance, numbered anew, each representing its symmetric ones.
 
-    These carry as much as it does, so the slowest of them says how long that takes.
+    Where groups and plans are alike these carry as much as it does, so the slowest of them says how
+    long that takes.
     """
 
     number: np.ndarray  # (parts,) of every part, its representative

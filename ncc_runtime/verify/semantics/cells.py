@@ -149,7 +149,7 @@ class MemoryCells:
             more = offset[extent == number]
             own = self.offset[self.extent == number]
             shift[number] = UNEVEN if len(more) else shift[number]
-            cuts.append(np.union1d(own, more))
+            cuts.append(union(own, more))
         return MemoryCells.of(self.extents, shift, cuts)
 
 

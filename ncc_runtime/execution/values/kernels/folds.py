@@ -146,7 +146,10 @@ _LOOPS_OF_BFLOAT16_ROWS = {
 
 
 def _of_bfloat16_rows(opcode: str, otherwise: _Fold, array: np.ndarray) -> np.ndarray:
-    """By machine code where whole rows of bfloat16 are folded, with the bits of the other fold."""
+    """By machine code where whole rows of bfloat16 are folded, else by the other fold.
+
+    Both give the same numbers. Longer rows are summed in parts, for a sum has room for a whole one.
+    """
     rows, size, columns = array.shape
     run = None
     if columns == 1 and size <= PART_ELEMENTS and array.flags.c_contiguous:
