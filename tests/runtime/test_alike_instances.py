@@ -246,6 +246,25 @@ def test_few_plans_are_made_for_all_and_one_instance_is_timed_where_all_are_as_f
     assert len(of_all) == 1 + (len(columns) if cores else 0), "what is chosen, and what is timed"
 
 
+@pytest.mark.parametrize("most", [100, 1_000, 2_000, 4_000, 10_000])
+def test_as_many_candidates_are_timed_as_if_all_ranks_were_planned(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "MOST_TIMED", dict.fromkeys(Policy, most))
+    program = collective_program(CollectiveOp.ALL_REDUCE, 32, [1 << 20])
+    timed_by: list[list[Executable]] = []
+    for make in (lower, of_all_plans):
+        seen: list[Executable] = []
+
+        def clock(executable: Executable, seen: list[Executable] = seen) -> int:
+            seen.append(executable)
+            return collective_ps(executable)
+
+        make(program, placed(32, 2, []), forced={}, clock=clock)
+        timed_by.append(seen)
+    assert len(timed_by[0]) == len(timed_by[1])
+
+
 @pytest.mark.parametrize("most", [70, 100, 150, 250])
 def test_semaphores_of_one_instance_are_as_many_as_those_of_all(
     most: int, monkeypatch: pytest.MonkeyPatch
