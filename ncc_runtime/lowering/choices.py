@@ -228,6 +228,7 @@ class ProgramChooser:
         """By key. If a greedy choice fails, again with semaphores reserved for later ones.
 
         If that fails, too, both again, with any algorithm for what nothing of the policy can run.
+        AsymmetryError where one instance does not stand for all.
         """
         sets = tuple(self._sets.values())
         attempts = [Policy.NEURON, Policy.BEST] if self._policy is Policy.NEURON else [Policy.BEST]
@@ -235,6 +236,8 @@ class ProgramChooser:
             try:
                 reserved = [NO_SEMAPHORES] * len(sets) if is_greedy else self._reserved(sets)
                 return dict(zip(self._sets, self._in_order(reserved, policy), strict=True))
+            except AsymmetryError:
+                raise
             except LoweringError as error:
                 refusal = error
         raise refusal
@@ -245,8 +248,8 @@ class ProgramChooser:
         for candidate_set, to_leave in zip(self._sets.values(), reserved, strict=True):
             try:
                 choice = self._choice(candidate_set, taken, to_leave)
-            except LoweringError:
-                if policy is self._policy:
+            except LoweringError as error:
+                if policy is self._policy or isinstance(error, AsymmetryError):
                     raise
                 job, groups = candidate_set.job, candidate_set.groups
                 every = self.chooser.candidates(job, groups, self._price_all, policy)

@@ -265,6 +265,15 @@ def test_as_many_candidates_are_timed_as_if_all_ranks_were_planned(
     assert len(timed_by[0]) == len(timed_by[1])
 
 
+def test_what_the_policy_leaves_out_does_not_run_because_one_instance_is_unlike_the_rest():
+    """A candidate that the clock finds so is no refusal, after which other policies are tried."""
+    groups = tuple(tuple(range(first, 36, 3)) for first in range(3))
+    program = collective_program(CollectiveOp.ALL_REDUCE, 36, [1], groups=groups)
+    how: dict[str, Any] = {"forced": {}, "clock": collective_ps, "deterministic": True}
+    found = lower(program, placed(36, 3, []), **how, times_only=True)
+    assert found.lowered == of_all_plans(program, placed(36, 3, []), **how).lowered
+
+
 @pytest.mark.parametrize("most", [70, 100, 150, 250])
 def test_semaphores_of_one_instance_are_as_many_as_those_of_all(
     most: int, monkeypatch: pytest.MonkeyPatch
