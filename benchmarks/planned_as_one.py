@@ -4,7 +4,7 @@ A collective over all ranks of trn2 is loaded, algorithm chosen, as for values a
 candidates of all ranks, once with those of one instance. Each is a process of its own; seconds are
 of the processor, MiB the peak. Either way the same is chosen and filled.
 
-Run: python benchmarks/planned_as_one.py [--ranks 512 1024 2048] [--size-bytes 65536 4210688]
+Run: python benchmarks/planned_as_one.py [--ranks 512 1024 2048] [--size-bytes 65536 …]
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, nargs="*", default=[512, 1024, 2048])
     parser.add_argument(
-        "--size-bytes", type=int, nargs="*", default=[1 << 16, (1 << 22) + (1 << 14)]
+        "--size-bytes", type=int, nargs="*", default=[1 << 16, (1 << 22) + (1 << 14), 1 << 26]
     )
     arguments = parser.parse_args()
     print(f"{time.strftime('%Y-%m-%d')} {platform.machine()}; candidates of all, of one instance")
