@@ -142,9 +142,12 @@ class ProgramChooser:
             self._files = assigned(plans, self._requests)
         # the ranks that have columns: of plans that are compared, timed, and lowered in the end
         self._planned = self._timed_on = self.symmetry = RankSymmetry(program.ranks)
-        instances = None if plans or price_all else alike_instances(program, placement)
+        are_many = PLANNED_AS_ONE <= program.ranks <= MANY
+        instances = None
+        if (times_only or are_many) and not (plans or price_all):
+            instances = alike_instances(program, placement)
         stands_for_all = instances is not None and times_only and instances.are_equally_fast
-        if instances is None or not (stands_for_all or PLANNED_AS_ONE <= program.ranks <= MANY):
+        if instances is None or not (stands_for_all or are_many):
             self._find_candidates()
             return
         try:
@@ -213,9 +216,9 @@ class ProgramChooser:
         program, chosen = self._program, {}
         for key, choice in self.choices().items():
             job = self._sets[key].job
-            chosen_plans = self._with_columns(self.symmetry, job, choice.chosen)
-            choice = attrs.evolve(choice, chosen=chosen_plans)
-            chosen[key] = ChosenPlans(choice, tuple(replica_groups_of(program, job, choice.chosen)))
+            candidate = self._with_columns(self.symmetry, job, choice.chosen)
+            choice = attrs.evolve(choice, chosen=candidate)
+            chosen[key] = ChosenPlans(choice, tuple(replica_groups_of(program, job, candidate)))
         return tuple(chosen[self.key(number)] for number in range(len(program.placeholders)))
 
     def _with_columns(self, symmetry: RankSymmetry, job: Job, candidate: Candidate) -> Candidate:
@@ -366,7 +369,7 @@ class ProgramChooser:
                 if symmetry == self.symmetry:
                     raise
             except LoweringError:
-                return None
+                break
         return None
 
     def _with_room(self, job: Job, candidate: Candidate, others: np.ndarray) -> Candidate:
