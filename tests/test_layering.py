@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     PROCESSES: {ERRORS, "ncc_runtime.launcher"},
     "ncc_runtime.options": {ERRORS, "ncc_runtime.host_limits"},
     ORDER: set(),
-    "ncc_runtime.neff": {ERRORS, FILES, ORDER},
+    "ncc_runtime.neff": {ARRAYS, ERRORS, FILES, ORDER},
     # the runtime, which knows the topology but no compiler
     "ncc_runtime.topology": {ERRORS, FILES},
     "ncc_runtime.placement": {ERRORS, FILES, "ncc_runtime.topology"},

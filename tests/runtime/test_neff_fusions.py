@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import attrs
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -147,7 +148,7 @@ def test_fusions_of_several_programs_keep_their_own_regions_and_origins(program:
     ]
     lines = [[joint.origins[row.origin].node for row in each.body] for each in (one, two)]
     assert lines[0] == lines[1] == [program.origins[row.origin].node for row in one.body]
-    x = np.linspace(-3, 3, 48).reshape(2, 4, 6).astype("bfloat16")
+    x = np.linspace(-3, 3, 48).reshape(2, 4, 6).astype(ml_dtypes.bfloat16)
     alone = ncc_runtime.load(program).run([x[:1]]).outputs
     together = model.run([x[1:], x[:1]], checked=True, shuffle_seed=2).outputs
     assert [array.tobytes() for array in together[3:]] == [array.tobytes() for array in alone]

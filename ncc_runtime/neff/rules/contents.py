@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ncc_runtime.arrays import union
 from ncc_runtime.neff.in_place import may_overwrite
 from ncc_runtime.neff.isa import CASE, ENGINES, LOOP, TEST
 from ncc_runtime.neff.program import READ_ONLY, BlockKind, Program
@@ -127,7 +128,7 @@ class _Memory:
         self._program = program
         start = np.array([program.address(k) for k in range(len(program.tensors))], np.int64)
         end = start + np.array([tensor.size_bytes for tensor in program.tensors], np.int64)
-        edges = np.unique(np.concatenate((start, end)))
+        edges = union(start, end)
         self._first = np.searchsorted(edges, start).tolist()
         self._end = np.searchsorted(edges, end).tolist()
         self._holds = [int(tensor.buffer) + _FIRST for tensor in program.tensors]

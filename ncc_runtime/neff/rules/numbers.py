@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from ncc_runtime.arrays import distinct
 from ncc_runtime.neff.isa import ENGINES, OPCODES
 from ncc_runtime.neff.program import ArrayInfo, Program
 from ncc_runtime.neff.rules.rule import rule
@@ -77,7 +78,7 @@ def _opcodes_are_known(program: Program) -> Iterator[str]:
         for name in names:
             if name not in OPCODES:
                 yield f"queue {engine}: opcode {name!r} is not in the instruction set"
-        used = {names[code] for code in np.unique(table.opcode).tolist()}
+        used = {names[code] for code in distinct(table.opcode).tolist()}
         if names != tuple(sorted(used)):
             yield f"queue {engine}: opcode names are not those used, sorted: {', '.join(names)}"
 
