@@ -2,10 +2,10 @@
 
 Each program is filled, proved and timed on instances of trn2 that are alike, and again with the DMA
 engines of one core at 99 %, each in a process of its own. The clock simulates one of alike
-instances, and every rank where one core is slow; the rest does as much work for both. *Differ* are
-the events whose times are not those of the alike machine; *after it* are those and all that come
-after the first of them in a queue of a rank: no simulation of a common part and of what differs
-could do with fewer. Seconds are of the processor.
+instances, and every rank where one core is slow; the choice between algorithms times the nearest
+ones so, too. *Differ* are the events whose times are not those of the alike machine; *after it* are
+those and all that come after the first of them in a queue of a rank, which a simulation of what
+differs would go through. Seconds are of the processor.
 
 With --shared it says instead, of every algorithm that runs on 256 ranks, at three sizes, which
 parts transfers of several instances contend for; where there are none, instances meet in semaphores

@@ -7,7 +7,7 @@ def distinct(values: np.ndarray) -> np.ndarray:
     """The distinct values of (n,) whole numbers, ascending; `values` may be empty.
 
     It sorts; np.unique of numpy 2.3 and later hashes, and takes tens of times as long where many
-    values differ (docs/decisions.md, 161). Its first call imports numpy.ma, in 7 ms.
+    values differ (docs/decisions.md, 161). Its first call imports numpy.ma, too.
     """
     values = np.sort(values)
     is_new = np.ones(len(values), bool)

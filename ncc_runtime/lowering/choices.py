@@ -107,9 +107,9 @@ class ProgramChooser:
     candidates are planned for those of one instance in any case, and what is chosen gets columns of
     all. Not with users' plans, of which nothing is known. Where lowering finds that one does not
     stand for all, `drop_symmetry` and choose again; what is known of candidates is kept. With
-    `price_all` every candidate gets its price, of all ranks. A `clock` decides
-    between candidates that are near in price; without one, and where several programs run
-    together, which cannot be timed alone, the price does.
+    `price_all` every candidate gets its price, of all ranks. A `clock` decides between candidates
+    that are near in price; without one, and where several programs run together, which cannot be
+    timed alone, the price does.
     """
 
     def __init__(

@@ -109,11 +109,15 @@ for _rows, _size in ((1, 300), (3, 100), (2, 129), (37, 8), (300, 1), (60, 5), (
     for _name in ("largest_of_rows", "smallest_of_rows") if _size else ():
         arguments = [numbers("u4"), empty("u4"), _rows, _size]
         CASES[f"{_name} {_rows} {_size}"] = (_name, arguments)
-    for _name in ("sum_rows_of", "largest_of", "smallest_of") if _size else ():
-        _name += "_bfloat16" if _name == "sum_rows_of" else "_bfloat16_rows"
-        _room = [np.zeros(_size + 1, np.float32)] if _name.startswith("sum") else []
-        arguments = [numbers("u2"), empty("u2"), _rows, _size, *_room]
-        CASES[f"{_name} {_rows} {_size}"] = (_name, arguments)
+    _room = np.zeros(_size + 1, np.float32)
+    for _name, *_more in (
+        ("sum_rows_of_bfloat16", _room),
+        ("largest_of_bfloat16_rows",),
+        ("smallest_of_bfloat16_rows",),
+    ):
+        if _size:
+            arguments = [numbers("u2"), empty("u2"), _rows, _size, *_more]
+            CASES[f"{_name} {_rows} {_size}"] = (_name, arguments)
 _TARGETS = np.random.default_rng(1).integers(0, 20, 100)
 for _join in (loops.ADD, loops.MULTIPLY, loops.MAXIMUM, loops.MINIMUM):
     _given = [_join, numbers("f4")[:60].copy(), 20, 3, _TARGETS, numbers("f4"), 100]
